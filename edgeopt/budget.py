@@ -1,0 +1,75 @@
+"""What an artifact may cost: the value, and the text a user writes for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+from edgeopt.errors import did_you_mean
+
+_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+_MILLISECONDS = {"us": Decimal("0.001"), "ms": Decimal(1), "s": Decimal(1000)}
+_PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+_QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z%]*)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What the artifact may cost; ``None`` is no limit. ``max_drop`` is a share of the metric (0.01 = 1 %)."""
+
+    peak_bytes: int | None = None
+    artifact_bytes: int | None = None
+    latency_ms: float | None = None
+    latency_percentile: float = 0.95
+    max_drop: float | None = None
+
+
+def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
+    """Read ``memory=64MB,size=5MB,p95=20ms`` and ``1%``. kB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024.
+
+    Raises:
+        ValueError: unknown key or unit, a repeated key, a number that is missing, zero or without its unit.
+    """
+    peak = artifact = latency = None
+    percentile, seen = 0.95, set()
+    for part in (text or "").split(",") if (text or "").strip() else ():
+        key, equals, amount = (piece.strip() for piece in part.partition("="))
+        known = ("memory", "size", *_PERCENTILES)
+        if key not in known:
+            raise ValueError(f'budget: unknown limit "{key}".{did_you_mean(key, known)} Known: {", ".join(known)}.')
+        if not equals:
+            raise ValueError(f'budget: "{part.strip()}" has no value; write {key}=<number><unit>.')
+        kind = "latency" if key in _PERCENTILES else key
+        if kind in seen:
+            raise ValueError(f"budget: more than one limit for {kind}; give one.")
+        seen.add(kind)
+        if kind == "latency":
+            latency, percentile = float(_quantity(f"budget {key}", amount, _MILLISECONDS)), _PERCENTILES[key]
+        elif kind == "memory":
+            peak = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
+        else:
+            artifact = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
+    drop = (
+        None if max_drop is None else float(_quantity("max-drop", max_drop.strip(), {"%": Decimal("0.01")}, zero=True))
+    )
+    if drop is not None and drop > 1:
+        raise ValueError(f'max-drop: "{max_drop}" is more than 100%.')
+    return Budget(
+        peak_bytes=peak, artifact_bytes=artifact, latency_ms=latency, latency_percentile=percentile, max_drop=drop
+    )
+
+
+def _quantity(what: str, text: str, units: Mapping[str, int] | Mapping[str, Decimal], *, zero: bool = False) -> Decimal:
+    match = _QUANTITY.fullmatch(text)
+    example = f"{next(iter(units)) if len(units) == 1 else list(units)[len(units) // 2]}"
+    if match is None:
+        raise ValueError(f'{what}: "{text}" is not a positive number with a unit, like 5{example}.')
+    number, unit = Decimal(match[1]), match[2]
+    if unit not in units:
+        said = f'unknown unit "{unit}".{did_you_mean(unit, tuple(units))}' if unit else f'"{text}" has no unit.'
+        raise ValueError(f"{what}: {said} Units: {', '.join(units)}.")
+    if number == 0 and not zero:
+        raise ValueError(f"{what}: a limit of zero cannot be met; give a positive number.")
+    return number * Decimal(units[unit])

@@ -1,0 +1,82 @@
+"""The error tree. Every class owns an exit code, and every message says what to do next."""
+
+from __future__ import annotations
+
+
+class EdgeoptError(Exception):
+    """Base of every error a user can meet.
+
+    Args:
+        message: what is wrong, naming the file, tensor or key.
+        remedy: what to do next, one sentence; shown on its own line.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return self.message if self.remedy is None else f"{self.message}\n{self.remedy}"
+
+
+class ModelError(EdgeoptError):
+    """The model file is missing, is not a model, is damaged, hostile or unsupported."""
+
+    exit_code = 3
+
+
+class TargetError(EdgeoptError):
+    """The device profile or a data set description is unknown or invalid."""
+
+    exit_code = 4
+
+
+class CalibrationError(TargetError):
+    """The calibration or evaluation data cannot be used. Shares the exit code of bad descriptions."""
+
+
+class BudgetError(EdgeoptError):
+    """No footprint within the budget was reached; the message names the smallest one and the shortfall."""
+
+    exit_code = 5
+
+
+class ToolchainError(EdgeoptError):
+    """A runtime or tool is missing; the remedy holds the pip line."""
+
+    exit_code = 6
+
+
+class QualityError(EdgeoptError):
+    """The quality floor could not be held."""
+
+    exit_code = 7
+
+
+class BenchError(EdgeoptError):
+    """A measurement could not be made or trusted."""
+
+    exit_code = 8
+
+
+class BundleError(EdgeoptError):
+    """A bundle is damaged, hostile, foreign, or cannot be written."""
+
+    exit_code = 9
+
+
+class RegressionError(EdgeoptError):
+    """A comparison crossed its gate."""
+
+    exit_code = 10
+
+
+def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return ' Did you mean "x"?' for the nearest of ``known``, or an empty string."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f' Did you mean "{near[0]}"?' if near else ""

@@ -1,0 +1,48 @@
+"""Shared by all tests: hypothesis without its clock, and a fresh process of the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+settings.register_profile("edgeopt", deadline=None, max_examples=50)  # no timing is asserted
+settings.load_profile("edgeopt")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """The environment for a child process, without what would change the command line's output."""
+    dropped = (
+        "COLUMNS",
+        "NO_COLOR",
+        "EDGEOPT_DEBUG",
+        "LC_ALL",
+        "PYTHONIOENCODING",
+        "PYTHONUTF8",
+        "ORT_DISABLE_TELEMETRY",
+    )
+    kept = {key: value for key, value in os.environ.items() if key not in dropped}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "LANG": "C.UTF-8", **changes}
+
+
+@pytest.fixture
+def edgeopt(tmp_path: Path) -> Run:
+    """``edgeopt("build", ..., env={...})``: the command line in a fresh process, in ``tmp_path``; output in bytes."""
+
+    def run(*args: str | bytes | Path, env: dict[str, str] | None = None, **options: object) -> object:
+        command = [sys.executable, "-m", "edgeopt", *args]
+        given = {"capture_output": True, "timeout": 300, "cwd": tmp_path, **options}
+        return subprocess.run(command, env=clean_environment(**(env or {})), check=False, **given)  # type: ignore[call-overload]
+
+    return run  # type: ignore[return-value]
