@@ -1,0 +1,215 @@
+"""The command line of ``bench.pyz``: results on stdout, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
+
+from runtime_bench import manifest, protocol, sums, table, verify
+from runtime_bench.archive import pyz_path
+from runtime_bench.errors import BenchFailure, VerifyFailure
+
+EXIT_CODES = """\
+exit codes: 0 fine, 2 wrong use, 6 runtime missing or too old, 7 the golden outputs are not met,
+8 the measurement failed, 9 the bundle is damaged, 130 interrupted, 143 terminated
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line instead of the whole usage."""
+        sys.stderr.write("{}: {} (--help shows the options)\n".format(self.prog, message))
+        sys.exit(2)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    _check(parser, options)
+    signal.signal(signal.SIGTERM, _terminate)
+    command = {"bench": _bench, "verify": _verify}[options.command]
+    try:
+        return command(options)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it flushes
+        return 1
+    except (BenchFailure, VerifyFailure) as error:
+        return _fail(parser.prog, str(error), error.code)
+    except OSError as error:
+        return _fail(parser.prog, str(error), 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    archive = pyz_path()
+    parser = _Parser(
+        prog=os.path.basename(archive) if archive else "runtime_bench",
+        description="Measure a bundle's models on this machine, or verify that they compute what they should.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=("bench", "verify"),
+        default="bench",
+        help="bench (the default) measures latency and memory; verify checks digests and golden outputs",
+    )
+    parser.add_argument("--bundle", metavar="DIR", help="the bundle folder (default: the folder of this program)")
+    parser.add_argument("--json", metavar="PATH", help="write the result there; - is stdout, without the table")
+    parser.add_argument(
+        "--effort",
+        choices=tuple(protocol.EFFORTS),
+        help="3, 10 or 20 processes a model (default: quick)",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the runtime (default: the bundle's)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="limit of the time spent on latency")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse before any work what would fail after it, or would damage the bundle."""
+    for name in ("effort", "threads", "seconds"):
+        if options.command == "verify" and getattr(options, name) is not None:
+            parser.error("--{} means nothing to verify".format(name))
+    if options.threads is not None and options.threads < 1:
+        parser.error("--threads must be at least 1")
+    if options.seconds is not None and not options.seconds > 0:
+        parser.error("--seconds must be above 0")
+    if options.bundle is None:
+        archive = pyz_path()
+        options.bundle = os.path.dirname(archive) if archive else os.getcwd()
+    elif not os.path.isdir(options.bundle):
+        parser.error("--bundle {} is no folder".format(options.bundle))
+    if options.json not in (None, "-"):
+        reason = _unwritable(options.json, options.bundle)
+        if reason:
+            parser.error("cannot write --json {}: {}".format(options.json, reason))
+
+
+def _unwritable(path: str, root: str) -> str:
+    """Why a result must not or cannot be written there; empty if it can."""
+    real, root = os.path.realpath(path), os.path.realpath(root)
+    folder = os.path.dirname(real)
+    if os.path.isdir(real):
+        return "it is a folder"
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        return "its folder is missing or read-only"
+    inside = os.path.relpath(real, root)
+    if inside.startswith(os.pardir + os.sep):
+        return ""
+    if os.sep in inside or not inside.endswith(".json"):
+        return "it lies in the bundle, where only .json files at the top are taken for results"
+    return "it is a file of the bundle" if os.path.exists(real) and not sums.is_result(root, inside) else ""
+
+
+def _bench(options: argparse.Namespace) -> int:
+    root = os.path.abspath(options.bundle)
+    raw = manifest.read(root)
+    contract = manifest.parse(raw)
+    manifest.check_files(contract, sums.check_listed(root, sums.DEVICE))
+    verify.require_runtime(contract)
+    chosen = [artifact for artifact in (contract.fallback, contract.default) if artifact is not None]
+    same = len({artifact.precision for artifact in chosen}) < len(chosen)
+    subjects = [
+        protocol.Subject(
+            name=artifact.role if same else artifact.precision,
+            path=os.path.join(root, *artifact.path.split("/")),
+            sha256=artifact.sha256,
+            runner=contract.backend,
+            options={**contract.options, "provider": contract.provider},
+            file=artifact.path,
+        )
+        for artifact in chosen
+    ]
+    samples = [
+        {name: os.path.join(root, *path.split("/")) for name, path in zip(contract.inputs, sample.inputs)}
+        for sample in contract.samples
+    ]
+    with_progress = _Progress()
+    try:
+        measurement = protocol.measure(
+            subjects,
+            samples,
+            effort=options.effort or "quick",
+            threads=options.threads or contract.threads,
+            seconds=options.seconds,
+            progress=with_progress,
+        )
+    finally:
+        with_progress.clear()
+    _deliver(measurement, options.json, lambda: table.bench_lines(measurement, _title(raw)))
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    with_progress = _Progress()
+    try:
+        result = verify.verify_bundle(options.bundle, with_progress)
+    finally:
+        with_progress.clear()
+    title = _title(manifest.read(os.path.abspath(options.bundle)))
+    _deliver(result, options.json, lambda: table.verify_lines(result, title))
+    return 0 if result["ok"] else 7
+
+
+def _title(raw: Mapping[str, Any]) -> str:
+    target = raw.get("target")
+    name = target.get("name") if isinstance(target, dict) else None
+    return "{} for {}".format(sums.shown(raw.get("name")), sums.shown(name))
+
+
+def _deliver(result: Mapping[str, Any], path: Optional[str], lines: Callable[[], list[str]]) -> None:
+    """Write the JSON (whole or not at all), print the text."""
+    if path == "-":
+        print(json.dumps(result), flush=True)
+        return
+    if path is not None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "w", encoding="ascii") as stream:
+                stream.write(json.dumps(result) + "\n")
+            os.replace(temporary, path)
+        except BaseException:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
+    print("\n".join(lines()), flush=True)
+    if path is not None:
+        sys.stderr.write("written: {}\n".format(path))
+
+
+class _Progress:
+    """One line on stderr that is rewritten; nothing where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __call__(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r" + text.ljust(self._shown))
+            sys.stderr.flush()
+            self._shown = len(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
+            self._shown = 0
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _fail(program: str, message: str, code: int) -> int:
+    sys.stderr.write("{}: {}\n".format(program, message))
+    return code

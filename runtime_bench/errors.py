@@ -1,0 +1,24 @@
+"""What can go wrong, with the exit code that each failure has on a device."""
+
+from __future__ import annotations
+
+
+class BenchFailure(Exception):  # noqa: N818
+    """A measurement could not be made: every process of a subject failed."""
+
+    code = 8
+
+
+class RuntimeMissing(BenchFailure):
+    """The runtime, its version or the wanted provider is not on this machine; the message holds the pip line."""
+
+    code = 6
+
+
+class VerifyFailure(Exception):  # noqa: N818
+    """A bundle is damaged or foreign (code 9), or its runtime is missing or too old (code 6)."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

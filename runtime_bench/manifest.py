@@ -1,0 +1,209 @@
+"""Reads a bundle's ``manifest.json``: what runs, how, and what it must give. Nothing in it is trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from typing import Any, Mapping, NamedTuple, Optional
+
+from runtime_bench.errors import VerifyFailure
+from runtime_bench.sums import safe_path, shown
+
+NAME = "manifest.json"
+SCHEMA = "edgeopt.bundle/1"
+MAX_BYTES = 64 << 20
+
+
+class Artifact(NamedTuple):
+    """A file that the runtime can load."""
+
+    path: str
+    role: str
+    precision: str
+    sha256: str
+
+
+class Sample(NamedTuple):
+    """Golden inputs in the order of the signature, and golden output files by precision."""
+
+    inputs: list[str]
+    outputs: Mapping[str, list[str]]
+
+
+class Contract(NamedTuple):
+    """What a manifest promises about running the bundle."""
+
+    backend: str
+    provider: str
+    threads: int
+    options: Mapping[str, str]
+    minimum: Mapping[str, Any]
+    inputs: list[str]
+    outputs: list[str]
+    artifacts: list[Artifact]
+    samples: list[Sample]
+    tolerance_db: Mapping[str, float]
+
+    @property
+    def default(self) -> Artifact:
+        """The artifact to run unless something speaks against it."""
+        return next(a for a in self.artifacts if a.role == "default")
+
+    @property
+    def fallback(self) -> Optional[Artifact]:
+        """The way back, where the bundle has one."""
+        return next((a for a in self.artifacts if a.role == "fallback"), None)
+
+
+def read(root: str) -> dict[str, Any]:
+    """Parse the manifest and check its schema. Raises VerifyFailure with code 9."""
+    path = os.path.join(root, NAME)
+    try:
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise VerifyFailure(9, "no {} in {}: not an edgeopt bundle".format(NAME, shown(root)))
+        if os.path.getsize(path) > MAX_BYTES:
+            raise VerifyFailure(9, "{} is larger than {} MB".format(NAME, MAX_BYTES >> 20))
+        with open(path, encoding="utf-8") as stream:
+            raw = json.load(stream, parse_constant=_refuse_constant)
+    except (OSError, ValueError, RecursionError) as error:
+        raise VerifyFailure(9, "cannot read {}: {}".format(NAME, error)) from error
+    if not isinstance(raw, dict):
+        raise VerifyFailure(9, "{} is not a JSON object".format(NAME))
+    if raw.get("schema") != SCHEMA:
+        raise VerifyFailure(
+            9, '{} has the schema {!r}, this program reads "{}"'.format(NAME, raw.get("schema"), SCHEMA)
+        )
+    return raw
+
+
+def parse(raw: Mapping[str, Any]) -> Contract:
+    """Check the fields that running needs. Raises VerifyFailure (9) that names the first bad one."""
+    run, golden = _field(raw, "run", dict), _field(raw, "golden", dict)
+    signature = _field(raw, "signature", dict)
+    inputs = _names(signature, "inputs")
+    outputs = _names(signature, "outputs")
+    artifacts = [_artifact(entry) for entry in _objects(raw, "artifacts")]
+    default_path = _field(raw, "default_artifact", str)
+    if [a.path for a in artifacts if a.role == "default"] != [default_path]:
+        raise VerifyFailure(9, "{}: default_artifact is not the one artifact with the role default".format(NAME))
+    samples = [_sample(entry, inputs, outputs) for entry in _objects(golden, "samples", "golden.")]
+    tolerance = _field(golden, "tolerance", dict, "golden.")
+    needed = {a.precision for a in artifacts}
+    for sample in samples:
+        if "float32" not in sample.outputs:
+            raise VerifyFailure(9, "{}: a golden sample has no float32 outputs".format(NAME))
+    return Contract(
+        backend=_field(_field(raw, "backend", dict), "name", str, "backend."),
+        provider=_field(run, "provider", str, "run."),
+        threads=_field(run, "threads", int, "run."),
+        options={str(key): str(value) for key, value in _field(run, "options", dict, "run.").items()},
+        minimum=_field(run, "minimum", dict, "run."),
+        inputs=inputs,
+        outputs=outputs,
+        artifacts=artifacts,
+        samples=samples,
+        tolerance_db={precision: _tolerance(tolerance, precision) for precision in sorted(needed)},
+    )
+
+
+def identity(manifest: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The identity of a bundle: sha256 over what runs on the device and its contract, and nothing measured.
+
+    Args:
+        manifest: as parsed; only the fields of the contract are read.
+        files: sha256 by path, of every file in ``SHA256SUMS``.
+    """
+    keys = ("path", "sha256", "precision", "role")
+    contract = {
+        "schema": manifest["schema"],
+        "signature": manifest["signature"],
+        "run": manifest["run"],
+        "default_artifact": manifest["default_artifact"],
+        "artifacts": [{key: artifact[key] for key in keys} for artifact in manifest["artifacts"]],
+        "golden": manifest["golden"],
+        "target": {"name": manifest["target"]["name"]},
+        "files": dict(files),
+    }
+    text = json.dumps(contract, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def check_identity(raw: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """Recompute the identity and compare. Raises VerifyFailure (9)."""
+    _field(_field(raw, "target", dict), "name", str, "target.")
+    claimed = _field(raw, "identity", str)
+    found = identity(raw, files)
+    if claimed != found:
+        text = "the bundle's contents do not match its identity: {} is claimed, {} found"
+        raise VerifyFailure(9, text.format(shown(claimed[:64]), found))
+    return found
+
+
+def check_files(contract: Contract, files: Mapping[str, str]) -> None:
+    """Every file that running needs must be in ``SHA256SUMS``, artifacts with one and the same digest."""
+    used = [path for sample in contract.samples for path in sample.inputs]
+    used += [path for sample in contract.samples for paths in sample.outputs.values() for path in paths]
+    for path in used + [artifact.path for artifact in contract.artifacts]:
+        if path not in files:
+            raise VerifyFailure(9, "{} names {}, which SHA256SUMS does not list".format(NAME, shown(path)))
+    for artifact in contract.artifacts:
+        if files[artifact.path] != artifact.sha256:
+            raise VerifyFailure(9, "{} has two digests, in {} and in SHA256SUMS".format(shown(artifact.path), NAME))
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError("{} is not JSON".format(text))
+
+
+def _field(mapping: Mapping[str, Any], key: str, kind: type, prefix: str = "") -> Any:
+    value = mapping.get(key)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        words = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
+        raise VerifyFailure(9, "{}: {}{} is missing or not {}".format(NAME, prefix, key, words[kind]))
+    return value
+
+
+def _objects(mapping: Mapping[str, Any], key: str, prefix: str = "") -> list[Mapping[str, Any]]:
+    values = _field(mapping, key, list, prefix)
+    if not values or not all(isinstance(value, dict) for value in values):
+        raise VerifyFailure(9, "{}: {}{} is empty or holds something else than objects".format(NAME, prefix, key))
+    return list(values)
+
+
+def _names(signature: Mapping[str, Any], key: str) -> list[str]:
+    return [
+        _field(entry, "name", str, "signature.{}[].".format(key)) for entry in _objects(signature, key, "signature.")
+    ]
+
+
+def _artifact(entry: Mapping[str, Any]) -> Artifact:
+    values = [_field(entry, key, str, "artifacts[].") for key in Artifact._fields]
+    artifact = Artifact(*values)
+    safe_path(artifact.path, NAME)
+    return artifact
+
+
+def _sample(entry: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> Sample:
+    by_precision = _field(entry, "outputs", dict, "golden.samples[].")
+    return Sample(
+        _paths(_field(entry, "inputs", list, "golden.samples[]."), len(inputs), "inputs"),
+        {name: _paths(paths, len(outputs), "outputs." + shown(name)) for name, paths in by_precision.items()},
+    )
+
+
+def _paths(paths: Any, count: int, what: str) -> list[str]:
+    if not isinstance(paths, list) or len(paths) != count:
+        raise VerifyFailure(9, "{}: golden.samples[].{} must list {} files".format(NAME, what, count))
+    for path in paths:
+        safe_path(path, NAME)
+    return list(paths)
+
+
+def _tolerance(tolerance: Mapping[str, Any], precision: str) -> float:
+    entry = _field(tolerance, precision, dict, "golden.tolerance.")
+    value = entry.get("sqnr_db")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise VerifyFailure(9, "{}: golden.tolerance.{}.sqnr_db is not a number".format(NAME, shown(precision)))
+    return float(value)

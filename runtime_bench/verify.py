@@ -1,0 +1,177 @@
+"""Verifies a bundle on the machine where it is to run: its bytes, its runtime, and what it computes."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Mapping, Optional
+
+from runtime_bench import manifest, process, sums
+from runtime_bench.environment import usable_threads
+from runtime_bench.errors import RuntimeMissing, VerifyFailure
+from runtime_bench.golden import EXACT_DB
+from runtime_bench.manifest import Artifact, Contract
+from runtime_bench.runners import RUNNERS, get
+
+SCHEMA = "edgeopt.verification/1"
+TIMEOUT_S = 3600.0
+
+
+def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -> dict[str, Any]:
+    """Verify a bundle folder.
+
+    The lists of digests and the identity come first, then the runtime's version, and only then is an artifact loaded:
+    in a worker process, so that a runtime which crashes is a failed check and not the end of this program.
+
+    Returns ``{"schema", "ok", "checks": [{"name", "ok", "detail"}], "identity", "runtime", "artifacts"}``; an entry of
+    ``artifacts`` has ``path``, ``precision``, ``tolerance_db``, ``sqnr_db`` (worst output, over all samples; None if
+    it did not run), ``outputs`` and ``own``, see ``golden.check``. Raises VerifyFailure for a damaged or foreign
+    bundle (code 9) and for a missing or too old runtime (code 6).
+    """
+    tell = progress or (lambda text: None)
+    root = os.path.abspath(root)
+    checks: list[dict[str, Any]] = []
+
+    def passed(name: str, detail: str, ok: bool = True) -> None:
+        checks.append({"name": name, "ok": ok, "detail": detail})
+
+    raw = manifest.read(root)
+    contract = manifest.parse(raw)
+    tell("files")
+    device, records, results = sums.check_tree(root)
+    manifest.check_files(contract, device)
+    more = "; not part of it: " + ", ".join(results) if results else ""
+    passed("files", "{} that run and {} records are intact{}".format(len(device), len(records), more))
+    identity = manifest.check_identity(raw, device)
+    passed("identity", identity)
+    tell("runtime")
+    runtime = require_runtime(contract)
+    passed("runtime", "{} {}, {}".format(runtime["name"], runtime["version"], contract.provider))
+    artifacts = []
+    for artifact in contract.artifacts:
+        tell(artifact.path)
+        entry, check = _run_golden(root, contract, artifact)
+        artifacts.append(entry)
+        checks.append(check)
+    return {
+        "schema": SCHEMA,
+        "ok": all(check["ok"] for check in checks),
+        "checks": checks,
+        "identity": identity,
+        "runtime": runtime,
+        "artifacts": artifacts,
+    }
+
+
+def require_runtime(contract: Contract) -> dict[str, Any]:
+    """Ask a worker what is installed, and compare. Raises VerifyFailure (6) with the pip line; loads no model."""
+    name = contract.backend
+    if name not in RUNNERS:
+        text = 'the bundle runs on "{}", which this program does not know; it knows: {}'
+        raise VerifyFailure(6, text.format(sums.shown(name), ", ".join(sorted(RUNNERS))))
+    minimum = str(contract.minimum.get(name, "0"))
+    line = _pip_line(contract, minimum)
+    try:
+        found = process.run({"job": "probe", "runner": name}, TIMEOUT_S)
+    except (RuntimeMissing, process.WorkerError) as error:
+        needed = "{} {} or newer".format(name, sums.shown(minimum)) if minimum != "0" else name
+        text = "needs {}, found none that works here: {}. Install it: {}"
+        raise VerifyFailure(6, text.format(needed, error, line)) from error
+    if version_key(found["version"]) < version_key(minimum):
+        text = "needs {} {} or newer, found {}. Install it: {}"
+        raise VerifyFailure(6, text.format(name, sums.shown(minimum), found["version"], line))
+    if contract.provider not in found["providers"] and name != "null":
+        text = "needs {}, this {} has only {}. Install it: {}"
+        raise VerifyFailure(6, text.format(sums.shown(contract.provider), name, ", ".join(found["providers"]), line))
+    return found
+
+
+def version_key(version: str) -> tuple[int, int, int]:
+    """The first three numbers of a version, missing ones as 0; suffixes such as ``rc1`` do not count."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    numbers = [int(part) for part in leading.group().split(".")[:3]] if leading else []
+    numbers += [0] * (3 - len(numbers))
+    return numbers[0], numbers[1], numbers[2]
+
+
+def run_options(contract: Contract, threads: Optional[int] = None) -> dict[str, Any]:
+    """Options for the runner: the manifest's, with threads limited to what this machine allows."""
+    return {
+        **contract.options,
+        "provider": contract.provider,
+        "threads": usable_threads(threads or contract.threads),
+    }
+
+
+def _pip_line(contract: Contract, minimum: str) -> str:
+    line = getattr(get(contract.backend), "pip_line", None)
+    shown = minimum if re.fullmatch(r"[\w.]+", minimum) and minimum != "0" else ""
+    return str(line(contract.provider, shown)) if line else contract.backend
+
+
+def _run_golden(root: str, contract: Contract, artifact: Artifact) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run one artifact on the golden inputs; its entry and its check."""
+    tolerance = contract.tolerance_db[artifact.precision]
+    entry: dict[str, Any] = {
+        "path": artifact.path,
+        "precision": artifact.precision,
+        "tolerance_db": tolerance,
+        "sqnr_db": None,
+        "outputs": [],
+        "own": None,
+    }
+    request = {
+        "job": "golden",
+        "runner": contract.backend,
+        "path": _full(root, artifact.path),
+        "options": run_options(contract),
+        "outputs": contract.outputs,
+        "samples": [_golden_sample(root, contract, artifact, i) for i in range(len(contract.samples))],
+    }
+    name = "golden {}".format(artifact.path)
+    try:
+        answer = process.run(request, TIMEOUT_S)
+    except RuntimeMissing as error:
+        raise VerifyFailure(6, str(error)) from error
+    except process.WorkerError as error:
+        return entry, {"name": name, "ok": False, "detail": "it does not run: {}".format(error)}
+    entry["outputs"], entry["own"] = answer["outputs"], answer["own"]
+    entry["sqnr_db"] = min(output["sqnr_db"] for output in answer["outputs"])
+    return entry, {"name": name, **_judge(entry, len(contract.samples))}
+
+
+def _golden_sample(root: str, contract: Contract, artifact: Artifact, index: int) -> dict[str, Any]:
+    sample = contract.samples[index]
+    own = sample.outputs.get(artifact.precision) if artifact.precision != "float32" else None
+    return {
+        "inputs": {name: _full(root, path) for name, path in zip(contract.inputs, sample.inputs)},
+        "float": [_full(root, path) for path in sample.outputs["float32"]],
+        "own": None if own is None else [_full(root, path) for path in own],
+    }
+
+
+def _judge(entry: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    faults = ["{}: {}".format(o["name"], o["fault"]) for o in entry["outputs"] if o["fault"]]
+    if faults:
+        return {"ok": False, "detail": faults[0]}
+    exact = entry["sqnr_db"] >= EXACT_DB
+    detail = "exact" if exact else "SQNR {:.1f} dB".format(entry["sqnr_db"])
+    detail += " against float on {} samples (at least {:.1f} dB)".format(samples, entry["tolerance_db"])
+    shares = [o["agreement"] for o in entry["outputs"] if o["agreement"] is not None]
+    if shares:
+        detail += ", arg-max agreement {:.1f} %".format(min(shares) * 100)
+    if entry["own"] is not None:
+        detail += ", " + _own_words(entry["own"])
+    return {"ok": entry["sqnr_db"] >= entry["tolerance_db"], "detail": detail}
+
+
+def _own_words(own: Mapping[str, Any]) -> str:
+    if own["identical"]:
+        return "identical to the build host's"
+    if own["max_abs"] is None:
+        return "of another shape or type than the build host's"
+    return "within {:.3g} of the build host's".format(own["max_abs"])
+
+
+def _full(root: str, path: str) -> str:
+    return os.path.join(root, *path.split("/"))
