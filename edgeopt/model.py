@@ -22,6 +22,9 @@ INTERNAL_OPSET = 20
 NODE_KEY = "edgeopt.key"
 """Metadata property that carries a node's stable key through rewrites."""
 
+ABSORBED = "edgeopt.absorbed"
+"""Metadata property: keys of the nodes that were fused into this one, comma-joined, in order of fusion."""
+
 NODE_NAME = "edgeopt.name"
 """Metadata property that keeps the name a node had in the file, where its key had to differ."""
 

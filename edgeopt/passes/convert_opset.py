@@ -1,0 +1,99 @@
+"""The model is brought to the internal opset, the one that every later pass and the quantizer are written for.
+
+No arithmetic of its own: operators whose definition is the same at both opsets are stamped, all others go through
+the converter of ``onnx``, on a view without weights (see ``_proto``).
+
+1. When no operator changed its definition between the two opsets, only the number changes.
+2. Otherwise the converter rewrites the graph; its result must pass the ONNX checker at the internal opset.
+3. Names and keys of nodes, names of values, inputs and outputs stay. Nodes that the converter adds get new keys.
+4. A model newer than the internal opset is converted down in the same way, or left as it is with the reason.
+5. Refused: no default-domain opset, local functions that are left, an operator that the converter or the checker
+   does not accept.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.version_converter
+import onnx_ir as ir
+
+from edgeopt.model import INTERNAL_OPSET, Model
+from edgeopt.passes._graph import first_line, nodes_of
+from edgeopt.passes._pass import Pass, Refusal, Rewritten
+from edgeopt.passes._proto import lighten, restore_heavy
+from edgeopt.passes.lift_constants import lift
+from edgeopt.target import Target
+
+INTERNAL_IR_VERSION = 9
+"""IR version that belongs to opset 20; a newer one is kept."""
+
+
+def _opset(model: ir.Model) -> int | None:
+    imports = model.graph.opset_imports
+    return imports.get("") or imports.get("ai.onnx")
+
+
+def _refuses(model: Model, target: Target | None) -> str | None:
+    opset = _opset(model.ir)
+    if opset is None:
+        return "the model imports no default-domain opset"
+    if opset == INTERNAL_OPSET:
+        return f"the model is at opset {INTERNAL_OPSET} already"
+    return "local functions are left" if model.ir.functions else None
+
+
+def _changed_ops(model: ir.Model, source: int) -> list[str]:
+    """Operators whose definition differs between the opsets, or that either does not have."""
+    ops = {node.op_type for node in nodes_of(model) if node.domain == ""}
+    return sorted(op for op in ops if _since(op, source) != _since(op, INTERNAL_OPSET) or _since(op, source) is None)
+
+
+def _since(op: str, opset: int) -> int | None:
+    try:
+        return int(onnx.defs.get_schema(op, opset).since_version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _stamp(model: ir.Model) -> None:
+    model.graph.opset_imports.pop("ai.onnx", None)
+    model.graph.opset_imports[""] = INTERNAL_OPSET
+    model.ir_version = max(model.ir_version, INTERNAL_IR_VERSION)
+    for node in nodes_of(model):
+        node.version = None
+
+
+def _rewrite(model: ir.Model) -> Rewritten:
+    source = _opset(model)
+    assert source is not None
+    if not (changed := _changed_ops(model, source)):
+        _stamp(model)
+        return Rewritten(count=1)
+    light = lighten(model)
+    light.proto.ir_version = max(light.proto.ir_version, INTERNAL_IR_VERSION)
+    try:
+        converted = onnx.version_converter.convert_version(light.proto, INTERNAL_OPSET)
+        converted.ir_version = light.proto.ir_version
+        onnx.checker.check_model(converted)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        last = first_line(error).rsplit("failed: ", 1)[-1]
+        why = f"opset {source} cannot be converted to {INTERNAL_OPSET} (changed: {', '.join(changed[:6])}): {last}"
+        return Rewritten(count=0, refusals=(Refusal("model", why),))
+    result = ir.from_proto(converted)
+    restore_heavy(result, light.heavy)
+    for node in nodes_of(result):
+        if node.name and node.name.isdecimal():
+            old = light.nodes[int(node.name)]
+            node.name, node.doc_string = old.name, old.doc_string
+            node.metadata_props.update(old.metadata_props)
+        else:
+            node.name = None
+    result.graph.name, result.graph.doc_string = model.graph.name, model.graph.doc_string
+    result.graph.metadata_props.update(model.graph.metadata_props)
+    model.graph = result.graph
+    lift(model)
+    _stamp(model)
+    return Rewritten(count=len(changed))
+
+
+CONVERT_OPSET = Pass(name="convert-opset", rewrite=_rewrite, tolerance=1e-5, refuses=_refuses)

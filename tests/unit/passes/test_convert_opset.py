@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from edgeopt.model import INTERNAL_OPSET
+from edgeopt.passes import apply
+from edgeopt.passes.convert_opset import CONVERT_OPSET
+from edgeopt.passes.inline_functions import INLINE_FUNCTIONS
+
+from .helpers import build, check, from_proto, initializer, ints, ops, rand
+
+
+def keys(model) -> list[str]:
+    return [n.metadata_props["edgeopt.key"] for n in model.nodes()]
+
+
+def test_unchanged_operators_are_stamped() -> None:
+    model = build(
+        "g (float[1,3,4,4] x) => (float[1,2,4,4] y) { c = Conv(x, w) y = Relu(c) }",
+        opset=17,
+        ir_version=8,
+        w=rand(0, 2, 3, 1, 1),
+    )
+    after = check(CONVERT_OPSET, model, 1).model
+    assert after.ir.opset_imports[""] == INTERNAL_OPSET
+    assert after.ir.ir_version == 9
+    assert after.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
+
+
+def test_model_at_the_internal_opset_is_left_alone() -> None:
+    model = build("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    assert check(CONVERT_OPSET, model, 0).reason == f"the model is at opset {INTERNAL_OPSET} already"
+
+
+def test_conversion_keeps_keys_names_and_large_weights() -> None:
+    text = """g (float[1,3,8,8] x, float[1] unused) => (float[1,16,1,1] y, float[1,16,6,6] c) {
+        a = Conv(x, w)
+        c = Clip(a, "", six)
+        r = ReduceMean<axes=[2,3]>(c)
+        y = Softmax<axis=1>(r)
+    }"""
+    model = build(text, opset=13, ir_version=7, w=rand(0, 16, 3, 3, 3), six=np.float32(0.5))
+    after = check(CONVERT_OPSET, model, 1).model
+    assert set(keys(model)) <= set(keys(after))
+    assert [s.name for s in after.inputs] == ["x", "unused"]
+    # 1.7 KB: never part of the view that was converted, so it is the very same tensor.
+    assert after.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
+
+
+def test_old_model() -> None:
+    text = """g (float[1,3,4,4] x) => (float[1,4,8,8] y) {
+        c = Conv(x, w)
+        b = BatchNormalization(c, s, s, s, s)
+        u = Upsample<mode="nearest">(b, scales)
+        q = Squeeze<axes=[0]>(u)
+        p = Unsqueeze<axes=[0]>(q)
+        y = Clip<min=0.0, max=0.5>(p)
+    }"""
+    arrays = {"w": rand(0, 4, 3, 1, 1), "s": rand(1, 4, low=0.5), "scales": np.array([1, 1, 2, 2], np.float32)}
+    after = check(CONVERT_OPSET, build(text, opset=9, ir_version=4, **arrays), 6).model
+    assert ops(after)["Resize"] == 1
+    assert "Constant" not in ops(after)
+
+
+def test_subgraphs_are_converted_with_their_large_weights() -> None:
+    text = """g (float[2,16] x, bool c) => (float[2,1] y) {
+        y = If(c) <
+            then_branch = t () => (float[2,1] a) <float[16,32] v> { a0 = MatMul(x, v) a = ReduceMax<axes=[1]>(a0) },
+            else_branch = e () => (float[2,1] b) { b0 = MatMul(x, w) b = ReduceMax<axes=[1]>(b0) }>
+    }"""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rand(0, 16, 32), "w"))
+    branch = proto.graph.node[0].attribute[0].g
+    del branch.value_info[:]
+    branch.initializer.append(onnx.numpy_helper.from_array(rand(1, 16, 32), "v"))
+    model = from_proto(proto)
+    after = check(CONVERT_OPSET, model, 2).model
+    then_branch = next(g for g in after.ir.graphs() if g.name == "t")
+    assert next(iter(then_branch.initializers)) == "v"
+    assert [s.name for s in after.inputs] == ["x", "c"]
+    assert np.array_equal(initializer(after, "w"), rand(0, 16, 32))
+
+
+@pytest.mark.parametrize("opset", [21, 22, 23])
+def test_newer_model_is_converted_down(opset: int) -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,16] y) {
+        c = Conv(x, w) m = GlobalAveragePool(c) f = Flatten(m) y = Reshape(f, shape)
+    }"""
+    model = build(text, opset=opset, ir_version=10, w=rand(0, 16, 3, 3, 3), shape=ints(1, -1))
+    changed = {21: 2, 22: 4, 23: 4}[opset]  # operators with a new definition since 20
+    after = check(CONVERT_OPSET, model, changed).model
+    assert after.ir.opset_imports[""] == INTERNAL_OPSET
+
+
+REFUSED = {
+    "Swish": ("g (float[2] x) => (float[2] y) { y = Swish(x) }", 24),
+    "GroupNormalization": (
+        "g (float[2,4,3,3] x) => (float[2,4,3,3] y) { y = GroupNormalization<num_groups=2>(x, s, s) }",
+        21,
+    ),
+}
+
+
+@pytest.mark.parametrize("op", REFUSED)
+def test_what_the_converter_refuses_is_left_with_the_reason(op: str) -> None:
+    text, opset = REFUSED[op]
+    arrays = {"s": rand(0, 4)} if "s, s" in text else {}
+    applied = check(CONVERT_OPSET, build(text, opset=opset, ir_version=10, **arrays), 0)
+    assert f"opset {opset} cannot be converted to {INTERNAL_OPSET}" in applied.reason
+    assert op in applied.reason
+
+
+def test_other_domains_pass_through() -> None:
+    text = "g (float[1,4] x) => (float[1,1] y, float[K] z) { y = ReduceMean<axes=[1]>(x) z = acme.Plugin(y) }"
+    after = apply(CONVERT_OPSET, build(text, opset=17, ir_version=8)).model
+    assert after.ir.opset_imports == {"": INTERNAL_OPSET, "acme": 1}
+    assert ops(after)["Plugin"] == 1
+
+
+def test_local_functions_are_refused_until_inlined() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        g (float[2,4] x) => (float[2,1] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 17]> f (a) => (b) { b = ReduceMean<axes=[1]>(a) }""")
+    model = from_proto(proto)
+    assert check(CONVERT_OPSET, model, 0).reason == "local functions are left"
+    check(CONVERT_OPSET, apply(INLINE_FUNCTIONS, model).model, 1)
