@@ -1,0 +1,67 @@
+"""What a program on the device may rely on: signature, preprocessing, run options, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgeopt.report import text
+from edgeopt.report.grid import grid
+from edgeopt.report.summary import Json
+
+
+def contract(manifest: Mapping[str, Any]) -> Json:
+    """Tables and lists of the contract section."""
+    signature, run = manifest["signature"], manifest["run"]
+    return {
+        "inputs": grid(
+            ("Input", "Type", "Shape", "Layout"),
+            [
+                (i["name"], i["dtype"], shape(i["shape"]), i.get("layout") or "not an image")
+                for i in signature["inputs"]
+            ],
+        ),
+        "preprocessing": [
+            (f"Preprocessing of {i['name']}", [(key, value_of(value)) for key, value in i["preprocessing"].items()])
+            for i in signature["inputs"]
+            if i.get("preprocessing")
+        ],
+        "outputs": grid(
+            ("Output", "Type", "Shape"), [(o["name"], o["dtype"], shape(o["shape"])) for o in signature["outputs"]]
+        ),
+        "run": [
+            ("Backend", manifest["backend"]["name"]),
+            ("Provider", str(run["provider"])),
+            ("Threads", str(run["threads"])),
+            *((f"Session option {key}", str(value)) for key, value in sorted(run["options"].items())),
+            *((f"Minimum {key.replace('_', ' ')}", str(value)) for key, value in run["minimum"].items()),
+        ],
+        "files": grid(
+            ("File", "Role", "Precision", ">Bytes", "=sha256"),
+            [(a["path"], a["role"], a["precision"], f"{a['bytes']:,}", a["sha256"]) for a in manifest["artifacts"]],
+        ),
+        "identity": _identity(manifest),
+    }
+
+
+def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    source, golden = manifest["source"], manifest.get("golden") or {}
+    found = [("Built from", f"{source['file']} ({source['format']}, {source['bytes']:,} bytes)")]
+    found.append(("sha256 of the source", source["sha256"]))
+    if manifest.get("identity"):
+        found.append(("Identity of the bundle", manifest["identity"]))
+    for precision, tolerance in sorted((golden.get("tolerance") or {}).items()):
+        limit = text.decibels(tolerance["sqnr_db"])
+        found.append((f"verify, {precision}", f"SQNR of at least {limit} against the float model on golden inputs"))
+    return found
+
+
+def shape(dims: Sequence[int | str]) -> str:
+    """``1 x 3 x 224 x 224``."""
+    return " x ".join(map(str, dims)) or "scalar"
+
+
+def value_of(value: Any) -> str:
+    """A preprocessing value as people write it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

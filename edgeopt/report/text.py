@@ -1,0 +1,127 @@
+"""Numbers and names as people read them. Bytes use powers of 1000: 1 kB = 1000 B, 1 MB = 1000 kB."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+MISSING = "not measured"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """``value`` with so many significant digits, plain notation, no digits behind integers above that."""
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = round(value, places)
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded)))) if rounded else places
+    return f"{rounded:.{places}f}"
+
+
+def size(count: float | None) -> str:
+    """Bytes as ``5.07 MB``; three significant digits."""
+    if count is None:
+        return MISSING
+    factor, unit = size_unit(abs(count))
+    shown = str(round(abs(count))) if factor == 1 else number(abs(count) / factor)
+    return f"{'−' if count < 0 else ''}{shown} {unit}"
+
+
+def size_unit(count: float) -> tuple[float, str]:
+    """The unit for bytes of this magnitude and what to divide by."""
+    return _unit(count, ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")))
+
+
+def duration(nanoseconds: float | None) -> str:
+    """Nanoseconds as ``312 µs``, ``8.04 ms`` or ``1.20 s``; three significant digits."""
+    if nanoseconds is None:
+        return MISSING
+    factor, unit = duration_unit(nanoseconds)
+    return f"{number(nanoseconds / factor)} {unit}"
+
+
+def duration_unit(nanoseconds: float) -> tuple[float, str]:
+    """The unit for a duration of this magnitude and what to divide nanoseconds by."""
+    return _unit(nanoseconds, ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")))
+
+
+def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The first unit in which the value has fewer than four digits before the point, else the last."""
+    return next((unit for unit in units if value < 999.5 * unit[0]), units[-1])
+
+
+def span(low: float, high: float) -> str:
+    """Two durations as ``17.1 to 17.2 ms``, the unit once where it is the same."""
+    first, second = duration(low).split(" "), duration(high).split(" ")
+    return " to ".join([first[0], " ".join(second)] if first[1] == second[1] else [" ".join(first), " ".join(second)])
+
+
+def seconds(value: float | None) -> str:
+    """Seconds as ``19.2 s`` or ``0.31 s``."""
+    return MISSING if value is None else f"{value:.{1 if value >= 1 else 2}f} s"
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    """A share of 1 as ``97.0 %``."""
+    return MISSING if share is None else f"{100 * share:.{places}f} %".replace("-", "−")
+
+
+def times(factor: float | None) -> str:
+    """A factor as ``3.7x``."""
+    return MISSING if factor is None else f"{number(factor, 2 if factor >= 1 else 3)}x"
+
+
+def ratio(value: Sequence[float] | None) -> str:
+    """A ratio with its interval as ``0.47x (0.46 to 0.48)``."""
+    if value is None:
+        return MISSING
+    middle, low, high = value
+    return f"{middle:.3f}x ({low:.3f} to {high:.3f})"
+
+
+def decibels(value: float | str | None) -> str:
+    """An SQNR; JSON has None for an output without any error and ``"-inf"`` for one that is nothing but error."""
+    if value is None:
+        return "identical"
+    return "−∞ dB" if isinstance(value, str) else f"{value:.1f} dB".replace("-", "−")
+
+
+def real(value: float | None) -> str:
+    """A plain number with four significant digits, exponents where they are shorter."""
+    return MISSING if value is None else f"{value:.4g}".replace("-", "−")
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
+def shorten(name: str, width: int) -> str:
+    """A long name with its middle cut out, so that both ends stay readable."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+def escape_markdown(text: object) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, no table cell or line breaks."""
+    flat = " ".join(str(text).split())
+    flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{char}" if char in "\\`*_[]|~#!" else char for char in flat)
+
+
+def code(text: object) -> str:
+    """A Markdown code span for a table cell, backticks and pipes included."""
+    flat = " ".join(str(text).split()).replace("|", "\\|") or " "
+    if "`" not in flat:
+        return f"`{flat}`"
+    fence = "`" * (flat.count("`") + 1)
+    return f"{fence} {flat} {fence}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """A Markdown table. ``align`` has one letter a column, ``l`` or ``r``; cells must be escaped already."""
+    marks = {"l": ":---", "r": "---:"}
+    lines = [head, [marks[letter] for letter in align.ljust(len(head), "l")], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeopt.report import text
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (5_071_904, "5.07 MB"),
+        (18_634_112, "18.6 MB"),
+        (12_000_000_000, "12.0 GB"),
+        (-4500, "−4.50 kB"),
+        (None, "not measured"),
+    ],
+)
+def test_size_uses_powers_of_1000(count: int | None, expected: str) -> None:
+    assert text.size(count) == expected
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "expected"),
+    [
+        (5, "5.00 ns"),
+        (999_600, "1.00 ms"),
+        (312_000, "312 µs"),
+        (8_040_000, "8.04 ms"),
+        (1_200_000_000, "1.20 s"),
+        (None, "not measured"),
+    ],
+)
+def test_duration(nanoseconds: int | None, expected: str) -> None:
+    assert text.duration(nanoseconds) == expected
+
+
+def test_span_writes_the_unit_once_where_it_is_the_same() -> None:
+    assert text.span(17_100_000, 17_200_000) == "17.1 to 17.2 ms"
+    assert text.span(900_000, 1_200_000) == "900 µs to 1.20 ms"
+
+
+@given(st.floats(1e-9, 1e15))
+def test_three_digits_are_within_half_a_percent(value: float) -> None:
+    assert float(text.number(value)) == pytest.approx(value, rel=0.00501)
+    assert len(text.number(value).replace(".", "").lstrip("0")) <= 3 or value >= 999.5
+
+
+def test_factors_shares_and_decibels() -> None:
+    assert text.times(3.674) == "3.7x"
+    assert text.times(0.4712) == "0.471x"
+    assert text.percent(0.9701) == "97.0 %"
+    assert text.decibels(23.94) == "23.9 dB"
+    assert text.decibels(None) == "identical"
+    assert text.decibels("-inf") == "−∞ dB"
+    assert text.ratio((0.47, 0.46, 0.48)) == "0.470x (0.460 to 0.480)"
+
+
+def test_shorten_keeps_both_ends() -> None:
+    assert text.shorten("abcdefghij", 10) == "abcdefghij"
+    assert text.shorten("abcdefghijk", 7) == "abc…ijk"
+
+
+@given(st.text(max_size=60))
+def test_markdown_cells_hold_any_text(name: str) -> None:
+    cell = text.escape_markdown(name)
+    assert "\n" not in cell
+    assert "<" not in cell
+    assert "|" not in cell.replace("\\|", "")
+    row = text.table(["a", "b"], [[cell or " ", text.code(name)]]).splitlines()[2]
+    assert row.replace("\\\\", "").replace("\\|", "").count("|") == 3
+
+
+def test_code_spans_hold_backticks() -> None:
+    assert text.code("a") == "`a`"
+    assert text.code("a`b") == "`` a`b ``"
+    assert text.code("a|b") == "`a\\|b`"
