@@ -1,0 +1,132 @@
+"""The float reference: a model run by onnxruntime's CPU provider, with any tensor of the graph as output.
+
+One thread by default: the reference is compared bit by bit between builds, and a thread count is not
+part of a model.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeopt.errors import ModelError, ToolchainError
+from edgeopt.model import Model
+
+Feeds = Mapping[str, np.ndarray]
+
+INLINE_LIMIT = 1_500_000_000
+"""Above this many weight bytes a model goes through a file with external data: protobuf ends at 2 GB."""
+
+
+class Interpreter:
+    """A loaded session: ``run(feeds)`` returns the outputs by name, in the order asked for.
+
+    Args:
+        source: a model, or the path of an ``.onnx`` file.
+        tensors: names to return; the graph outputs when None. Tensors of the main graph only.
+        threads: intra-op threads.
+
+    Raises:
+        ModelError: the runtime refuses the model; its own words are quoted.
+    """
+
+    def __init__(
+        self,
+        source: Model | Path,
+        *,
+        tensors: Iterable[str] | None = None,
+        threads: int = 1,
+    ) -> None:
+        ort = import_onnxruntime()
+        settings = ort.SessionOptions()
+        settings.intra_op_num_threads = threads
+        settings.inter_op_num_threads = 1
+        settings.log_severity_level = 3
+        settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False  # an arena keeps its peak until the end
+        wanted = None if tensors is None else tuple(tensors)
+        try:
+            if isinstance(source, Path):
+                self._session = ort.InferenceSession(str(source), settings, providers=["CPUExecutionProvider"])
+            else:
+                self._session = _session_of(ort, _exposing(source, wanted), settings)
+        except _session_errors() as error:
+            raise ModelError(
+                f"onnxruntime {ort.__version__} does not load the model: {_first_line(error)}",
+                remedy="Run `edgeopt inspect` on it; a custom operator or a newer opset is the usual cause.",
+            ) from error
+        self.outputs: tuple[str, ...] = wanted or tuple(o.name for o in self._session.get_outputs())
+        self.inputs: tuple[str, ...] = tuple(i.name for i in self._session.get_inputs())
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Run once.
+
+        Raises:
+            ModelError: the runtime fails on these inputs (a shape baked into the graph, say).
+        """
+        try:
+            values = self._session.run(list(self.outputs), {name: feeds[name] for name in self.inputs})
+        except _session_errors() as error:
+            raise ModelError(f"the model fails on a sample: {_first_line(error)}") from error
+        return dict(zip(self.outputs, values))
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        ToolchainError: it is missing or does not import.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when the library loads
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ToolchainError(f"onnxruntime does not import: {error}", remedy="pip install onnxruntime") from error
+    return onnxruntime
+
+
+def _session_errors() -> tuple[type[Exception], ...]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    named = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*named, RuntimeError)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _exposing(model: Model, tensors: Sequence[str] | None) -> Model:
+    """The model with ``tensors`` as its only outputs; dead nodes are left to the runtime."""
+    if tensors is None:
+        return model
+    changed = model.clone()
+    values = {v.name: v for v in changed.graph.inputs}
+    for node in changed.graph:
+        values.update({v.name: v for v in node.outputs})
+    changed.graph.outputs.clear()
+    for name in tensors:
+        value = values[name]
+        if value.is_graph_input():
+            raise ModelError(f"{name} is a graph input, not a computed tensor")
+        if value.type is None:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+        changed.graph.outputs.append(value)
+    return changed
+
+
+def _session_of(ort: Any, model: Model, settings: Any) -> Any:
+    weight_bytes = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if weight_bytes < INLINE_LIMIT:
+        return ort.InferenceSession(
+            ir.to_proto(model.ir).SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
+    with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
+        path = Path(folder) / "model.onnx"
+        ir.save(model.ir.clone(), path, external_data="model.data")
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])

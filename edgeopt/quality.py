@@ -1,0 +1,244 @@
+"""Is the changed model still the model: drift against the float reference, agreement, the task's metric, the gate.
+
+Everything streams: one sample's outputs are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from edgeopt.plan import Drift
+
+Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+MAX_SLICES = 256
+"""Channels of an output that are judged one by one; wider axes are judged as a whole."""
+
+LOST_DB = 6.0
+"""A channel whose error is half its signal or more is lost, whatever the whole tensor says."""
+
+FLOOR_DB = 10.0
+"""Without labels: the error of every output stays below a tenth of its energy."""
+
+DEFAULT_MAX_DROP = 0.01
+"""Largest drop of the metric, as a share of 1, when the user names none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Share of samples on which the arg-max equals the float model's; a tie counts as wrong."""
+
+    top1: float
+    ties: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """The set's metric for the float model and for the artifact; ``drop`` is their difference."""
+
+    name: str
+    reference: float
+    artifact: float
+
+    @property
+    def drop(self) -> float:
+        """What the artifact lost, in the metric's own unit; negative where it is better."""
+        return self.reference - self.artifact
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quality:
+    """The comparison over a set: one Drift per output, the worst slices, agreement and metric where they exist."""
+
+    samples: int
+    outputs: tuple[Drift, ...]
+    slices: tuple[Drift, ...]
+    agreement: Agreement | None
+    metric: Metric | None
+    finite: bool
+
+    @property
+    def sqnr_db(self) -> float:
+        """The lowest SQNR of any output."""
+        return min((d.sqnr_db for d in self.outputs), default=math.inf)
+
+
+class _Sums:
+    """Sums over samples for a whole tensor (``by_channel`` False) or per index of axis 1."""
+
+    def __init__(self) -> None:
+        self.signal = self.error = self.other = self.product = np.float64(0)
+        self.peak = np.float64(0)
+
+    def add(self, reference: np.ndarray, test: np.ndarray, axes: tuple[int, ...] | None) -> None:
+        difference = reference - test
+        self.signal = self.signal + np.sum(reference * reference, axis=axes)
+        self.other = self.other + np.sum(test * test, axis=axes)
+        self.error = self.error + np.sum(difference * difference, axis=axes)
+        self.product = self.product + np.sum(reference * test, axis=axes)
+        self.peak = np.maximum(self.peak, np.max(np.abs(difference), axis=axes, initial=0.0))
+
+
+def compare(
+    reference: Run,
+    test: Run,
+    samples: Iterable[Mapping[str, np.ndarray]],
+    *,
+    labels: np.ndarray | None = None,
+    metric: str | None = None,
+) -> Quality:
+    """Run both on every sample.
+
+    Args:
+        labels: class index per sample, for ``metric="top1"``.
+
+    Returns:
+        The drift of every float output; integer outputs count towards ``max_abs`` only.
+    """
+    tally = _Tally(labels=labels)
+    for feeds in samples:
+        tally.add(reference(feeds), test(feeds))
+    return tally.quality(metric)
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Tally:
+    """What is counted while samples stream by."""
+
+    labels: np.ndarray | None
+    whole: dict[str, _Sums] = dataclasses.field(default_factory=dict)
+    channels: dict[str, _Sums] = dataclasses.field(default_factory=dict)
+    count: int = 0
+    agree: int = 0
+    ties: int = 0
+    right_reference: int = 0
+    right_test: int = 0
+    finite: bool = True
+    classifies: bool = True
+
+    def add(self, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+        """Count one sample."""
+        for name, value in expected.items():
+            ref, got = np.asarray(value, np.float64), np.asarray(found[name], np.float64)
+            if ref.shape != got.shape:
+                got = np.zeros_like(ref)
+                self.finite = False
+            known = np.isfinite(ref)
+            self.finite &= bool(np.isfinite(got[known]).all())
+            ref, got = np.where(known, ref, 0.0), np.where(known & np.isfinite(got), got, 0.0)
+            self.whole.setdefault(name, _Sums()).add(ref, got, None)
+            if ref.ndim >= 3 and 1 < ref.shape[1] <= MAX_SLICES:
+                self.channels.setdefault(name, _Sums()).add(ref, got, (0, *range(2, ref.ndim)))
+        name, scores = next(iter(expected.items()))
+        if scores.ndim == 2 and scores.shape[0] == 1 and scores.shape[1] > 1 and found[name].shape == scores.shape:
+            self._classify(scores[0], found[name][0])
+        else:
+            self.classifies = False
+        self.count += 1
+
+    def _classify(self, reference: np.ndarray, test: np.ndarray) -> None:
+        wanted, best = int(np.argmax(reference)), np.flatnonzero(test == np.max(test))
+        answer = int(best[0]) if len(best) == 1 else None
+        self.ties += len(best) > 1
+        self.agree += answer == wanted
+        if self.labels is not None:
+            self.right_reference += wanted == self.labels[self.count]
+            self.right_test += answer == self.labels[self.count]
+
+    def quality(self, metric: str | None) -> Quality:
+        """The figures over everything counted."""
+        classes = self.classifies and self.count > 0
+        judged = metric == "top1" and self.labels is not None and classes
+        return Quality(
+            samples=self.count,
+            outputs=tuple(_drift(name, sums) for name, sums in self.whole.items()),
+            slices=tuple(d for name, sums in self.channels.items() for d in _worst_slices(name, sums)),
+            agreement=Agreement(top1=self.agree / self.count, ties=self.ties / self.count) if classes else None,
+            metric=Metric(
+                name="top1", reference=self.right_reference / self.count, artifact=self.right_test / self.count
+            )
+            if judged
+            else None,
+            finite=self.finite,
+        )
+
+
+def gate(quality: Quality, max_drop: float | None) -> str | None:
+    """Why the artifact is not good enough, or None.
+
+    In order: non-finite values; an output channel that is lost; the metric's drop; without labels the
+    agreement when ``max_drop`` was asked for, and the SQNR floor.
+    """
+    if not quality.finite:
+        return "the artifact gives NaN, infinity or another shape where the float model gives numbers"
+    for drift in quality.slices:
+        if drift.sqnr_db < LOST_DB:
+            return f"{drift.output} is lost: SQNR {drift.sqnr_db:.1f} dB, largest error {drift.max_abs:.3g}"
+    limit = DEFAULT_MAX_DROP if max_drop is None else max_drop
+    if quality.metric is not None:
+        if quality.metric.drop > limit:
+            return (
+                f"{quality.metric.name} falls from {quality.metric.reference:.2%} to {quality.metric.artifact:.2%}, "
+                f"more than {limit:.2%} allowed"
+            )
+        return None
+    if max_drop is not None and quality.agreement is not None and 1 - quality.agreement.top1 > max_drop:
+        agreement = quality.agreement.top1
+        return f"top-1 agreement with the float model is {agreement:.2%}, more than {max_drop:.2%} below 100 %"
+    if quality.sqnr_db < FLOOR_DB:
+        worst = min(quality.outputs, key=lambda d: d.sqnr_db)
+        return f"{worst.output}: SQNR {worst.sqnr_db:.1f} dB is below the floor of {FLOOR_DB:.0f} dB"
+    return None
+
+
+def relative_error(reference: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]) -> float:
+    """max |difference| / max |reference| over all outputs: what a pass's tolerance bounds. NaN gives infinity."""
+    worst = 0.0
+    for name, value in reference.items():
+        ref, got = np.asarray(value, np.float64), np.asarray(test[name], np.float64)
+        if ref.shape != got.shape:
+            return math.inf
+        with np.errstate(invalid="ignore"):
+            difference = float(np.max(np.abs(ref - got), initial=0.0))
+        if not math.isfinite(difference):
+            return 0.0 if np.array_equal(ref, got, equal_nan=True) else math.inf
+        worst = max(worst, difference / max(float(np.max(np.abs(ref), initial=0.0)), 1e-30) if difference else 0.0)
+    return worst
+
+
+def _drift(name: str, sums: _Sums) -> Drift:
+    return Drift(
+        output=name,
+        sqnr_db=_decibel(float(sums.signal), float(sums.error)),
+        cosine=float(sums.product / math.sqrt(sums.signal * sums.other))
+        if sums.signal * sums.other > 0
+        else float(sums.signal == sums.other),
+        max_abs=float(sums.peak),
+    )
+
+
+def _worst_slices(name: str, sums: _Sums, keep: int = 4) -> list[Drift]:
+    """The channels with the lowest SQNR; channels without any signal say nothing and are left out."""
+    signal, error = np.atleast_1d(sums.signal), np.atleast_1d(sums.error)
+    drifts = []
+    for index in np.flatnonzero(signal > 0):
+        energy = math.sqrt(float(signal[index]) * float(np.atleast_1d(sums.other)[index]))
+        drifts.append(
+            Drift(
+                output=f"{name}[axis1={index}]",
+                sqnr_db=_decibel(float(signal[index]), float(error[index])),
+                cosine=float(np.atleast_1d(sums.product)[index]) / energy if energy else 0.0,
+                max_abs=float(np.atleast_1d(sums.peak)[index]),
+            )
+        )
+    return sorted(drifts, key=lambda d: d.sqnr_db)[:keep]
+
+
+def _decibel(signal: float, error: float) -> float:
+    if error == 0:
+        return math.inf
+    return 10 * math.log10(signal / error) if signal > 0 else -math.inf

@@ -1,0 +1,222 @@
+"""Where quantized tensors stand: one declarative table per backend, and the walk that applies it.
+
+A table says for each operator whether the runtime has an integer kernel for it and what that kernel
+wants. ``plan_placement`` turns table and graph into a decision per node and a set of tensors that get
+one Q/DQ pair each. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Set
+
+import onnx_ir as ir
+
+from edgeopt.model import ABSORBED, node_key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How a runtime treats one operator type in int8.
+
+    Attributes:
+        role: ``"compute"`` has integer weights and starts an int8 region; ``"join"`` has an integer
+            kernel but is worth it only between int8 neighbours; ``"move"`` only moves values and
+            keeps its input's scale; ``"weight"`` has no integer kernel: only its weight is stored
+            as int8, and it computes in float.
+        activations: indices of activation inputs; None means all inputs.
+        weight, bias: input indices of constant weights and bias.
+        channel_axis: output-channel axis of the weight for this node, None for one scale.
+        float_output: the kernel can leave its output in float when nobody needs it quantized.
+        refuses: why this very node cannot be int8; None when it can.
+    """
+
+    role: str
+    activations: tuple[int, ...] | None = (0,)
+    weight: int | None = None
+    bias: int | None = None
+    channel_axis: Callable[[ir.Node], int | None] = lambda node: None
+    float_output: bool = False
+    refuses: Callable[[ir.Node], str | None] = lambda node: None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A backend's placement.
+
+    Attributes:
+        rules: by operator type.
+        folded: activations that the runtime folds into the quantizer that follows.
+        shielded: operators that the runtime would quantize on its own when they stand in float
+            between a DequantizeLinear and a single QuantizeLinear; they get a shield.
+    """
+
+    rules: Mapping[str, Rule]
+    folded: Set[str]
+    shielded: Set[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Decisions by node key, and the values to quantize.
+
+    Attributes:
+        int8: nodes that run in integers.
+        weight_only: nodes that compute in float from int8 weights.
+        stays_float: reason by key for every node that does not.
+        values: tensors that get a Q/DQ pair.
+        same_scale: pairs (output, input) that must share parameters because the node only moves values.
+        shared: groups that must share one range (Concat).
+    """
+
+    int8: tuple[ir.Node, ...]
+    weight_only: tuple[ir.Node, ...]
+    stays_float: Mapping[str, str]
+    values: tuple[ir.Value, ...]
+    same_scale: tuple[tuple[ir.Value, ir.Value], ...]
+    shared: tuple[tuple[ir.Value, ...], ...]
+
+
+def plan_placement(
+    model: ir.Model,
+    table: Table,
+    *,
+    exclude: Set[str] = frozenset(),
+    apart: Callable[[ir.Node], str | None] = lambda node: None,
+) -> Placement:
+    """Decide, in two sweeps: forward from the compute nodes, then backward from who profits.
+
+    Args:
+        exclude: node keys to keep in float.
+        apart: reason to keep a node's values in float that only statistics can tell.
+    """
+    nodes = list(model.graph)
+    reasons: dict[str, str] = {}
+    chosen: dict[ir.Node, Rule] = {}
+    quantized: set[ir.Value] = set()
+    folded: dict[ir.Node, ir.Node] = {}
+    weight_only: list[ir.Node] = []
+    for node in nodes:
+        producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        if _folds(node, producer, table, chosen):
+            assert producer is not None
+            folded[producer] = node
+            quantized.discard(producer.outputs[0])
+            quantized.add(node.outputs[0])
+            continue
+        rule, reason = _rule_for(node, table, exclude)
+        if rule is not None and rule.role in ("join", "move"):
+            starved = [v for v in activation_inputs(node, rule) if v not in quantized]
+            if starved:
+                reason = "its inputs are not int8"
+        if rule is not None and reason is None:
+            reason = apart(node)
+            if reason is not None and rule.role == "compute":
+                weight_only.append(node)
+                reason += "; computes in float from int8 weights"
+        if rule is not None and rule.role == "weight" and reason is None:
+            weight_only.append(node)
+            reason = "no integer kernel: computes in float from int8 weights"
+        if rule is None or reason is not None:
+            reasons[node_key(node)] = reason or "no integer kernel"
+            continue
+        chosen[node] = rule
+        quantized.update(node.outputs[:1] if rule.role != "move" else node.outputs)
+    _drop_unprofitable(chosen, folded, reasons)
+    return dataclasses.replace(_collect(chosen, folded, reasons), weight_only=tuple(weight_only))
+
+
+def activation_inputs(node: ir.Node, rule: Rule) -> list[ir.Value]:
+    """The activation inputs of a node, absent optional ones left out."""
+    inputs = (
+        node.inputs if rule.activations is None else [node.inputs[i] for i in rule.activations if i < len(node.inputs)]
+    )
+    return [v for v in inputs if v is not None]
+
+
+def _rule_for(node: ir.Node, table: Table, exclude: Set[str]) -> tuple[Rule | None, str | None]:
+    if node.domain not in ("", "ai.onnx"):
+        return None, f"operator of domain {node.domain}"
+    rule = table.rules.get(node.op_type)
+    if rule is None:
+        return None, "no integer kernel in this runtime"
+    if not exclude.isdisjoint(keys_of(node)):
+        return None, "excluded by request"
+    for index, what in ((rule.weight, "weight"), (rule.bias, "bias")):
+        present = index is not None and index < len(node.inputs) and node.inputs[index] is not None
+        if index is not None and present and constant_of(node, index) is None:
+            return None, f"its {what} is not a constant"
+    for value in activation_inputs(node, rule) if rule.role != "weight" else ():
+        if value.dtype is not None and value.dtype != ir.DataType.FLOAT:
+            return None, f"its input is {value.dtype.name.lower()}, not float"
+        if rule.role == "compute" and value.const_value is not None:
+            return None, "its input is a constant"
+    return rule, rule.refuses(node)
+
+
+def constant_of(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    """The float constant at an input, or None. A graph input's default is not a constant."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None or value.const_value is None or value.is_graph_input() or value.dtype != ir.DataType.FLOAT:
+        return None
+    return value.const_value
+
+
+def keys_of(node: ir.Node) -> set[str]:
+    """The key of a node and of every node that was fused into it."""
+    return {node_key(node), *filter(None, node.metadata_props.get(ABSORBED, "").split(","))}
+
+
+def _folds(node: ir.Node, producer: ir.Node | None, table: Table, chosen: Mapping[ir.Node, Rule]) -> bool:
+    """Whether the runtime folds this activation into the int8 operator before it, whose only reader it is."""
+    if (
+        producer is None
+        or producer not in chosen
+        or chosen[producer].role == "move"
+        or node.op_type not in table.folded
+    ):
+        return False
+    value = producer.outputs[0]
+    return not value.is_graph_output() and [use.node for use in value.uses()] == [node]
+
+
+def _result(node: ir.Node, folded: Mapping[ir.Node, ir.Node]) -> tuple[ir.Value, ...]:
+    return tuple(folded[node].outputs) if node in folded else tuple(node.outputs)
+
+
+def _drop_unprofitable(chosen: dict[ir.Node, Rule], folded: dict[ir.Node, ir.Node], reasons: dict[str, str]) -> None:
+    """Joins and moves whose results nobody reads in int8 go back to float, last ones first."""
+    for node in reversed(list(chosen)):
+        rule = chosen[node]
+        if rule.role == "compute":
+            continue
+        readers = [use.node for value in _result(node, folded) for use in value.uses()]
+        if any(reader in chosen for reader in readers):
+            continue
+        del chosen[node]
+        reasons[node_key(node)] = "nothing reads its result in int8"
+        if node in folded:
+            reasons[node_key(folded.pop(node))] = "follows a float operator"
+
+
+def _collect(chosen: Mapping[ir.Node, Rule], folded: Mapping[ir.Node, ir.Node], reasons: dict[str, str]) -> Placement:
+    values: dict[ir.Value, None] = {}
+    same_scale, shared = [], []
+    for node, rule in chosen.items():
+        inputs, outputs = activation_inputs(node, rule), _result(node, folded)
+        values.update(dict.fromkeys(inputs))
+        read_in_int8 = any(use.node in chosen for value in outputs for use in value.uses())
+        if read_in_int8 or not rule.float_output:
+            values.update(dict.fromkeys(outputs[:1] if rule.role != "move" else outputs))
+        if rule.role == "move":
+            same_scale += [(output, inputs[0]) for output in outputs]
+        if node.op_type == "Concat":
+            shared.append((*inputs, outputs[0]))
+    return Placement(
+        int8=tuple(chosen),
+        weight_only=(),
+        stays_float=reasons,
+        values=tuple(values),
+        same_scale=tuple(same_scale),
+        shared=tuple(shared),
+    )

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeopt.quality import Agreement, Metric, Quality, compare, gate, relative_error
+
+
+def runs(
+    reference: list[np.ndarray], test: list[np.ndarray], labels: list[int] | None = None, metric: str | None = None
+) -> Quality:
+    feeds = [{"i": np.array(i)} for i in range(len(reference))]
+    return compare(
+        lambda f: {"y": reference[int(f["i"])]},
+        lambda f: {"y": test[int(f["i"])]},
+        feeds,
+        labels=None if labels is None else np.array(labels),
+        metric=metric,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(1e-4, 10))
+def test_sqnr_cosine_and_max_error_against_their_definitions(seed: int, noise: float) -> None:
+    rng = np.random.default_rng(seed)
+    reference = [rng.standard_normal((1, 2, 5)).astype(np.float32) for _ in range(4)]
+    test = [(r + noise * rng.standard_normal(r.shape)).astype(np.float32) for r in reference]
+    drift = runs(reference, test).outputs[0]
+    a, b = (np.concatenate([x.ravel() for x in xs]).astype(np.float64) for xs in (reference, test))
+    assert drift.sqnr_db == pytest.approx(10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()), abs=1e-9)
+    assert drift.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-9)
+    assert drift.max_abs == pytest.approx(np.abs(a - b).max())
+
+
+def test_equal_is_infinite_and_a_planted_error_is_not() -> None:
+    values = [np.ones((1, 4), np.float32)]
+    assert math.isinf(runs(values, values).sqnr_db)
+    assert runs(values, [np.float32([[1, 1, 1, 1.001]])]).sqnr_db < 70
+
+
+def test_ties_are_wrong_and_counted() -> None:
+    reference = [np.float32([[0, 1, 2]])] * 4
+    test = [np.float32([[0, 2, 2]]), np.float32([[0, 1, 2]]), np.float32([[3, 1, 2]]), np.float32([[2, 2, 2]])]
+    seen = runs(reference, test, labels=[2, 2, 2, 2], metric="top1")
+    assert seen.agreement == Agreement(top1=0.25, ties=0.5)
+    assert seen.metric == Metric(name="top1", reference=1.0, artifact=0.25)
+
+
+def test_a_lost_channel_fails_although_the_whole_is_fine() -> None:
+    """Boxes of 640 hide scores of 1 in every whole-tensor figure."""
+    rng = np.random.default_rng(0)
+    reference = [
+        np.concatenate([rng.uniform(0, 640, (1, 4, 50)), rng.uniform(0, 1, (1, 3, 50))], axis=1).astype(np.float32)
+    ]
+    test = [reference[0].copy()]
+    test[0][:, 4:] = 0
+    seen = runs(reference, test)
+    assert seen.outputs[0].cosine > 0.99999
+    assert seen.outputs[0].sqnr_db > 40
+    assert "y[axis1=" in str(gate(seen, None))
+    assert gate(runs(reference, [reference[0] * np.float32(1.001)]), None) is None
+
+
+def test_gate_by_metric_agreement_floor_and_finiteness() -> None:
+    eye = [np.eye(4, dtype=np.float32)[i : i + 1] for i in range(4)]
+    wrong = [*eye[:3], eye[0]]
+    assert "falls from 100.00% to 75.00%" in str(gate(runs(eye, wrong, [0, 1, 2, 3], "top1"), None))
+    assert gate(runs(eye, wrong, [0, 1, 2, 3], "top1"), 0.25) is None
+    assert "agreement" in str(gate(runs(eye, wrong), 0.01))
+    assert "below the floor" in str(gate(runs([e + 0 for e in eye], [np.float32(0.3) * e for e in eye]), None))
+    assert "NaN" in str(gate(runs(eye, [e * np.float32(np.nan) for e in eye]), None))
+    assert "shape" in str(gate(runs(eye, [e[:, :3] for e in eye]), None))
+
+
+def test_relative_error() -> None:
+    ref = {"y": np.float32([1, -4])}
+    assert relative_error(ref, {"y": np.float32([1, -4])}) == 0
+    assert relative_error(ref, {"y": np.float32([1, -3])}) == pytest.approx(0.25)
+    assert relative_error(ref, {"y": np.float32([1, np.nan])}) == math.inf
+    assert relative_error(ref, {"y": np.float32([1])}) == math.inf
+    nan = {"y": np.float32([np.nan, 1])}
+    assert relative_error(nan, nan) == 0
