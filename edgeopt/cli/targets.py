@@ -1,0 +1,86 @@
+"""``edgeopt targets``: list, show and check device profiles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._group import SuggestingGroup
+from edgeopt.cli._options import PATH, emit_json, emit_text, json_option
+from edgeopt.console import fields, result_table
+
+
+@click.group(cls=SuggestingGroup, name="targets")
+def command() -> None:
+    """List, show and check device profiles.
+
+    A profile is a TOML file; docs/add-a-target.md lists its keys.
+    """
+
+
+@command.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the profiles that can be named with --target."""
+    from edgeopt.target import list_targets
+
+    infos = list_targets()
+    if as_json:
+        emit_json([{"name": i.name, "aliases": list(i.aliases), "description": i.description} for i in infos])
+        return
+    rows = [(i.name, ", ".join(i.aliases), i.description) for i in infos]
+    result_table(("name", "also", "description"), rows, stream=sys.stdout)
+
+
+@command.command("show")
+@click.argument("name")
+@json_option
+def show_command(name: str, as_json: bool) -> None:
+    """Show the profile NAME, or that of a .toml file, as it is used."""
+    from edgeopt.target import load_target, target_dict
+
+    described = target_dict(load_target(name))
+    if as_json:
+        emit_json(described)
+        return
+    fields(list(_flat(described)), stream=sys.stdout)
+
+
+@command.command("check")
+@click.argument("file", type=PATH)
+@json_option
+def check_command(file: Path, as_json: bool) -> None:
+    """Check a profile and name every problem in it; exit 4 when there is one."""
+    from edgeopt.errors import TargetError
+    from edgeopt.target import check_target
+
+    problems = check_target(file)
+    if as_json:
+        emit_json({"file": str(file), "ok": not problems, "problems": problems})
+    if problems:
+        raise TargetError(
+            f"{file}: " + "\n".join(problems), remedy="Correct the profile; docs/add-a-target.md lists every key."
+        )
+    if not as_json:
+        emit_text(f"{file}: ok")
+
+
+def _flat(described: dict[str, object]) -> Iterator[tuple[str, str]]:
+    """The profile as ``key  value`` rows; a fact says where it comes from and whether it was verified."""
+    for key, value in described.items():
+        if isinstance(value, dict):
+            for inner, item in value.items():
+                yield f"{key}.{inner}", _text(item)
+        else:
+            yield key, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict) and "value" in value:
+        return f"{value['value']}  ({'verified' if value.get('verified') else 'not verified'}: {value.get('source')})"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)

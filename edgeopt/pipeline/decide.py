@@ -1,0 +1,239 @@
+"""Decisions that need results: the quality gate, the timing veto, the budget, and a lock that replays them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgeopt import __version__, bundle, quality
+from edgeopt.bundle import Lock
+from edgeopt.errors import BudgetError, QualityError
+from edgeopt.host import probe
+from edgeopt.interpreter import Interpreter
+from edgeopt.model import Model
+from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.measure import Measured
+from edgeopt.pipeline.steps import Outcome
+from edgeopt.plan import StepResult
+from edgeopt.quality import Quality
+from edgeopt.target import Budget, Target
+
+VETO_RATIO = 1.05
+"""A step is vetoed for speed only when the whole interval of its latency ratio lies above this."""
+
+INT8 = "quantize-int8"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+    """An outcome with its quality and the runtime's read-back.
+
+    Attributes:
+        default: precision of the artifact that ships as default.
+        quality: by precision; over the evaluation set for the default (``full``), over the probes for others.
+        fused: read-back by precision.
+        refused: why int8 does not ship although it was built; None when it does or was not.
+    """
+
+    outcome: Outcome
+    default: str
+    quality: Mapping[str, Quality]
+    full: bool
+    fused: Mapping[str, Any]
+    refused: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """One budget line against a measured figure."""
+
+    name: str
+    limit: float
+    measured: float | None
+    ok: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Final:
+    """The decided build. ``reason_codes`` holds a fixed word by step that was rolled back here."""
+
+    judged: Judged
+    default: str
+    results: tuple[StepResult, ...]
+    reason_codes: Mapping[str, str]
+    checks: tuple[Check, ...]
+    warnings: tuple[str, ...]
+
+
+def load_lock(path: Path | None, model: Model, target: Target) -> Lock | None:
+    """Read the lock to replay.
+
+    Raises:
+        BundleError: it is damaged, or belongs to another model or target.
+    """
+    if path is None:
+        return None
+    return bundle.read_lock(path, source_sha256=model.origin.sha256(), target=target.name)
+
+
+def judge(
+    outcome: Outcome, sets: Sets, budget: Budget, target: Target, backend: ModuleType, lock: Lock | None
+) -> Judged:
+    """Compare the int8 artifact with the model as loaded on the evaluation set; fall back to float when it fails.
+
+    Raises:
+        QualityError: a lock keeps int8 and the gate refuses it here.
+    """
+    reference = Interpreter(outcome.original)
+    fused = {"float32": backend.fused(outcome.artifacts["float32"].path, outcome.float_model, target, None)}
+    seen: dict[str, Quality] = {}
+    refused = None
+
+    def compare(precision: str) -> Quality:
+        test = Interpreter(outcome.artifacts[precision].path)
+        if sets.evaluation is None:
+            return quality.compare(reference.run, test.run, sets.probes)
+        return quality.compare(
+            reference.run, test.run, sets.evaluation_samples(), labels=sets.labels(), metric=sets.evaluation.metric
+        )
+
+    if "int8" in outcome.artifacts:
+        seen["int8"] = compare("int8")
+        fused["int8"] = backend.fused(outcome.artifacts["int8"].path, outcome.float_model, target, outcome.quantized)
+        refused = quality.gate(seen["int8"], budget.max_drop)
+        if refused is None and fused["int8"].mismatches:
+            refused = f"the runtime did not fuse what was planned: {'; '.join(fused['int8'].mismatches[:3])}"
+        if refused is not None and lock is not None:
+            raise QualityError(
+                f"the locked int8 build does not pass here: {refused}",
+                remedy="Build again without --locked and read the report.",
+            )
+    if "int8" in seen and refused is None:
+        test = Interpreter(outcome.artifacts["float32"].path)
+        seen["float32"] = quality.compare(reference.run, test.run, sets.probes)
+        default = "int8"
+    else:
+        seen["float32"] = compare("float32")
+        default = "float32"
+    return Judged(
+        outcome=outcome, default=default, quality=seen, full=sets.evaluation is not None, fused=fused, refused=refused
+    )
+
+
+def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, lock: Lock | None) -> Final:
+    """Apply the timing veto and the budget; a lock replays the veto it holds and takes no new one.
+
+    Raises:
+        BudgetError: nothing built fits; names the smallest footprint reached and the shortfall.
+        QualityError: int8 would fit and the gate refused it.
+    """
+    default, reason, code = judged.default, judged.refused, "quality" if judged.refused else ""
+    warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain())]
+    float_fits = not _violations("float32", judged, measured, budget)
+    ratio = measured.ratio("float32", "int8")
+    if default == "int8" and ratio is not None:
+        figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
+        if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:
+            default, code = "float32", "slower"
+            reason = f"slower than float on this kind of processor ({figures})"
+        elif ratio[1] > 1:
+            warnings.append(
+                f"int8 is slower than float on the build host ({figures}): it ships for its size; measure on the device"
+            )
+    if default == "int8" and float_fits and _violations("int8", judged, measured, budget):
+        default, reason, code = "float32", "the budget holds in float only", "budget"
+    broken = _violations(default, judged, measured, budget)
+    if broken and judged.refused is not None and not _violations("int8", judged, measured, budget):
+        raise QualityError(
+            f"the budget needs int8, and int8 does not hold the quality: {judged.refused}",
+            remedy="Raise --max-drop or the budget, add calibration data, or keep layers in float with --exclude.",
+        )
+    if broken:
+        raise BudgetError(_shortfall(judged, measured, broken), remedy="Raise the budget or take a smaller network.")
+    results = tuple(
+        dataclasses.replace(r, latency_ratio=ratio) if r.step.name == INT8 and r.status == "kept" else r
+        for r in judged.outcome.results
+    )
+    codes = {}
+    if reason is not None:
+        warnings.insert(0, f"int8 was rolled back: {reason}")
+        codes = {r.step.name: code for r in results if r.step.kind == "quantize" and r.status == "kept"}
+        results = tuple(
+            dataclasses.replace(r, status="rolled-back", reason=reason) if r.step.name in codes else r for r in results
+        )
+    return Final(
+        judged=judged,
+        default=default,
+        results=results,
+        reason_codes=codes,
+        checks=tuple(_checks(default, judged, measured, budget)),
+        warnings=tuple(warnings),
+    )
+
+
+def toolchain() -> dict[str, str]:
+    """Versions of everything that has an influence on the bytes of an artifact."""
+    names = ("numpy", "onnx", "onnx-ir", "onnxruntime")
+    return {name: importlib.metadata.version(name) for name in names} | {"edgeopt": __version__}
+
+
+def comparable(target: Target) -> bool:
+    """Whether a timing on this machine says something about the target: same architecture and instruction set."""
+    host = probe()
+    return host.arch == target.arch and set(target.isa) <= set(host.isa)
+
+
+def _checks(precision: str, judged: Judged, measured: Measured, budget: Budget) -> list[Check]:
+    """The budget's lines against measured figures. A line that could not be measured is not ok."""
+    checks = []
+
+    def add(name: str, limit: float | None, figure: float | None) -> None:
+        if limit is not None:
+            checks.append(Check(name=name, limit=limit, measured=figure, ok=figure is not None and figure <= limit))
+
+    add("memory", budget.peak_bytes, measured.peak_bytes(precision))
+    add("size", budget.artifact_bytes, judged.outcome.artifacts[precision].bytes)
+    percentile = budget.latency_percentile
+    add(f"p{percentile * 100:g}", budget.latency_ms, measured.latency_ms(precision, percentile))
+    return checks
+
+
+def _violations(precision: str, judged: Judged, measured: Measured, budget: Budget) -> list[Check]:
+    if precision not in judged.outcome.artifacts:
+        return [Check(name="artifact", limit=0, measured=None, ok=False)]
+    return [c for c in _checks(precision, judged, measured, budget) if not c.ok]
+
+
+def _shortfall(judged: Judged, measured: Measured, broken: list[Check]) -> str:
+    units = {"memory": "bytes of peak memory", "size": "bytes of artifact"}
+    parts = []
+    for check in broken:
+        figures = {
+            p: next((c.measured for c in _checks(p, judged, measured, _only(check)) if c.measured is not None), None)
+            for p in judged.outcome.artifacts
+        }
+        known = {p: f for p, f in figures.items() if f is not None}
+        unit = units.get(check.name, "ms")
+        if not known:
+            parts.append(
+                f"{check.name} could not be measured, so the budget of {check.limit:,.0f} {unit} cannot be held"
+            )
+            continue
+        best = min(known, key=lambda p: known[p])
+        parts.append(
+            f"the smallest {check.name} reached is {known[best]:,.0f} {unit} ({best}); "
+            f"the budget is {check.limit:,.0f}: {known[best] - check.limit:,.0f} too many"
+        )
+    return "over budget: " + "; ".join(parts)
+
+
+def _only(check: Check) -> Budget:
+    if check.name == "memory":
+        return Budget(peak_bytes=int(check.limit))
+    if check.name == "size":
+        return Budget(artifact_bytes=int(check.limit))
+    return Budget(latency_ms=check.limit, latency_percentile=float(check.name[1:]) / 100)

@@ -1,0 +1,66 @@
+"""Golden samples: inputs with the float outputs and each artifact's own, for a check on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeopt.interpreter import Interpreter
+from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.steps import Outcome
+
+MARGIN_DB = 3.0
+"""A device may be this much noisier than the build host: its kernels round differently."""
+
+CEILING_DB = 80.0
+"""No device is asked for more: float kernels differ by a few units in the last place."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Golden:
+    """Files by bundle path, the manifest's section, and the inputs of each sample as files by input name."""
+
+    files: Mapping[str, Path]
+    section: Mapping[str, Any]
+    inputs: tuple[dict[str, str], ...]
+
+
+def record(outcome: Outcome, sets: Sets, work: Path) -> Golden:
+    """Run the probes through the model as loaded (``float32``) and the int8 artifact; write them as ``.npy``."""
+    from runtime_bench import pooled_sqnr_db
+
+    (work / "golden").mkdir()
+    runs = {p: Interpreter(a.path) for p, a in outcome.artifacts.items()}
+    reference = Interpreter(outcome.original)
+    files: dict[str, Path] = {}
+    samples, inputs = [], []
+    outputs: dict[str, list[list[np.ndarray]]] = {p: [] for p in ("reference", *runs)}
+
+    def put(number: int, kind: str, arrays: list[np.ndarray]) -> list[str]:
+        names = [f"golden/{number:03d}.{kind}.{index}.npy" for index in range(len(arrays))]
+        for name, array in zip(names, arrays):
+            np.save(work / name, np.ascontiguousarray(array), allow_pickle=False)
+            files[name] = work / name
+        return names
+
+    for number, feeds in enumerate(sets.probes):
+        expected = reference.run(feeds)
+        outputs["reference"].append(list(expected.values()))
+        for precision, interpreter in runs.items():
+            own = interpreter.run(feeds)
+            outputs[precision].append([own[name] for name in expected])
+        fed = put(number, "input", [feeds[spec.name] for spec in sets.inputs])
+        written = {"float32": put(number, "float32", outputs["reference"][-1])}
+        written |= {p: put(number, p, outputs[p][-1]) for p in runs if p != "float32"}
+        samples.append({"inputs": fed, "outputs": written})
+        inputs.append({spec.name: str(work / name) for spec, name in zip(sets.inputs, fed)})
+    tolerance = {
+        p: {"sqnr_db": round(min(CEILING_DB, pooled_sqnr_db(outputs["reference"], outputs[p]) - MARGIN_DB), 2)}
+        for p in runs
+    }
+    section = {"count": len(samples), "samples": samples, "tolerance": tolerance}
+    return Golden(files=files, section=section, inputs=tuple(inputs))

@@ -1,0 +1,76 @@
+"""Measure the baseline and every artifact in alternation, from fresh processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from edgeopt.errors import BenchError, ToolchainError
+from edgeopt.model import file_sha256
+from edgeopt.pipeline.golden import Golden
+from edgeopt.pipeline.steps import Outcome
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A measurement as JSON, with the figures decisions ask for. ``record`` None: nothing was measured."""
+
+    record: Mapping[str, Any] | None
+
+    def subject(self, name: str) -> Mapping[str, Any] | None:
+        """One subject's record."""
+        if self.record is None:
+            return None
+        return next((s for s in self.record["subjects"] if s["name"] == name), None)
+
+    def ratio(self, a: str, b: str) -> tuple[float, float, float] | None:
+        """Latency of ``b`` over ``a`` with its 95 % interval, None when not both were measured."""
+        from runtime_bench import compare
+
+        if self.record is None or self.subject(a) is None or self.subject(b) is None:
+            return None
+        result = compare(self.record, a, b)
+        return None if result.get("low") is None else (result["ratio"], result["low"], result["high"])
+
+    def peak_bytes(self, name: str) -> int | None:
+        """Runtime plus model, the part of peak memory that a budget counts; None when unreadable."""
+        subject = self.subject(name)
+        if subject is None or not subject.get("memory"):
+            return None
+        parts = [subject["memory"][part]["bytes"] for part in ("runtime", "model")]
+        return None if None in parts else sum(parts)
+
+    def latency_ms(self, name: str, percentile: float) -> float | None:
+        """A percentile of steady latency, None when there are too few samples for it."""
+        from runtime_bench import summarize
+
+        subject = self.subject(name)
+        if subject is None:
+            return None
+        value = summarize(subject).get("median_ns" if percentile == 0.5 else f"p{percentile * 100:g}_ns")
+        return None if value is None else float(value) / 1e6
+
+
+def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds: float | None) -> Measured:
+    """Measure the model as loaded (``original``) and every artifact on the golden inputs.
+
+    Raises:
+        BenchError: no process of a subject finished.
+        ToolchainError: the runtime is missing.
+    """
+    if effort == "none":
+        return Measured(record=None)
+    from runtime_bench import BenchFailure, Subject, measure, usable_threads
+
+    assert outcome.baseline is not None
+    files = {"original": outcome.baseline} | {p: a.path for p, a in outcome.artifacts.items()}
+    subjects = [Subject(name, str(path), file_sha256(path)) for name, path in files.items()]
+    try:
+        record = measure(subjects, list(golden.inputs), effort=effort, threads=usable_threads(threads), seconds=seconds)
+    except BenchFailure as error:
+        kind = ToolchainError if error.code == ToolchainError.exit_code else BenchError
+        raise kind(
+            f"the measurement failed: {error}", remedy="Run `edgeopt doctor`; --effort none builds without measuring."
+        ) from error
+    return Measured(record=record)

@@ -1,0 +1,287 @@
+"""Everything a finished build has to say, as the manifest, the records and the reports of a bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeopt import __version__, bundle, report
+from edgeopt.bundle import Content
+from edgeopt.memory import timeline
+from edgeopt.model import Model
+from edgeopt.pipeline.choose import BackendChoice
+from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.decide import Final, comparable, toolchain
+from edgeopt.pipeline.golden import Golden
+from edgeopt.pipeline.measure import Measured
+from edgeopt.plan import Drift, StepResult
+from edgeopt.quality import Quality
+from edgeopt.report.text import size
+from edgeopt.target import Budget, Target, target_dict
+
+Json = dict[str, Any]
+
+
+def content(
+    final: Final,
+    measured: Measured,
+    golden: Golden,
+    target: Target,
+    choice: BackendChoice,
+    sets: Sets,
+    budget: Budget,
+    name: str,
+) -> Content:
+    """Assemble the bundle's files."""
+    outcome = final.judged.outcome
+    shipped = [final.default] + [p for p in ("float32",) if p != final.default]
+    models = {p: outcome.quantized.model if p == "int8" and outcome.quantized else outcome.float_model for p in shipped}
+    manifest = _manifest(final, measured, golden, target, choice, sets, budget, name, shipped)
+    files: dict[str, Path | bytes] = {_path(name, p): outcome.artifacts[p].path for p in shipped}
+    kept = {path for sample in manifest["golden"]["samples"] for part in _parts(sample) for path in part}
+    files |= {path: source for path, source in golden.files.items() if path in kept}
+    files["bench.pyz"] = _pyz()
+    lock = bundle.Lock(
+        source_sha256=manifest["source"]["sha256"],
+        target=target.name,
+        toolchain=toolchain(),
+        decisions=bundle.decisions(final.results, final.reason_codes),
+    )
+    diary = [_row(r) for r in final.results]
+    measurements = {} if measured.record is None else {"build": dict(measured.record)}
+    timelines = {
+        p: [{"key": m.key, "op": m.op, "live_bytes": m.live_bytes} for m in timeline(model)]
+        for p, model in models.items()
+    }
+    records: dict[str, Path | bytes] = {
+        "diary.jsonl": bundle.diary_lines(final.results),
+        "decisions.lock": bundle.lock_text(lock),
+        **{f"measurements/{key}.json": _json(value) for key, value in measurements.items()},
+        **report.render(manifest, diary, measurements, timelines),
+    }
+    return Content(manifest=manifest, device_files=files, record_files=records)
+
+
+def _manifest(
+    final: Final,
+    measured: Measured,
+    golden: Golden,
+    target: Target,
+    choice: BackendChoice,
+    sets: Sets,
+    budget: Budget,
+    name: str,
+    shipped: list[str],
+) -> Json:
+    judged, model = final.judged, final.judged.outcome.original
+    artifacts = []
+    for precision in shipped:
+        artifact = judged.outcome.artifacts[precision]
+        artifacts.append(
+            {
+                "path": _path(name, precision),
+                "role": "default" if precision == final.default else "fallback",
+                "format": artifact.format,
+                "precision": precision,
+                "bytes": artifact.bytes,
+                "sha256": artifact.sha256,
+                "toolchain": dict(artifact.toolchain),
+                "built_on_device": artifact.built_on_device,
+            }
+        )
+    quality = _quality(final, sets)
+    memory = {s["name"]: s["memory"] for s in (measured.record or {}).get("subjects", []) if s.get("memory")}
+    return {
+        "schema": bundle.SCHEMA,
+        "edgeopt": __version__,
+        "name": name,
+        "source": {
+            "file": model.origin.path.name,
+            "format": model.origin.format,
+            "sha256": model.origin.sha256(),
+            "bytes": model.origin.bytes,
+        },
+        "target": target_dict(target),
+        "backend": {"name": choice.name, "preferred": choice.preferred, "reason": choice.reason},
+        "signature": _signature(model, sets),
+        "run": {
+            "provider": choice.backend.PROVIDER,
+            "threads": target.threads,
+            "options": {},
+            "minimum": choice.backend.minimum(judged.outcome.artifacts[final.default].path),
+        },
+        "default_artifact": _path(name, final.default),
+        "artifacts": artifacts,
+        "golden": _golden_section(golden, shipped),
+        "steps": [
+            {"kind": r.step.kind, "name": r.step.name, "status": r.status, "reason": r.reason} for r in final.results
+        ],
+        "quality": quality,
+        "placement": _placement(final),
+        "memory": memory,
+        "budget": _budget(budget, final),
+        "measured_on": _measured_on(target, measured),
+        "verdict": {
+            "text": verdict(final, measured, target),
+            "warnings": [*_choice_note(choice), *sets.warnings, *final.warnings],
+        },
+    }
+
+
+def verdict(final: Final, measured: Measured, target: Target) -> str:
+    """One sentence for the first line: what ships, and what it costs against the model as loaded."""
+    artifacts, default = final.judged.outcome.artifacts, final.default
+    before, after = final.judged.outcome.original.origin.bytes, artifacts[default].bytes
+    parts = [f"{default} ships: {size(after)}, {_times(before, after)} the source file"]
+    ratio = measured.ratio("original", default)
+    if ratio is not None:
+        where = (
+            "here, on this kind of processor" if comparable(target) else "on the build host, which is not the target"
+        )
+        parts.append(f"{ratio[0]:.2f}x the time of the original {where} ({ratio[1]:.2f} to {ratio[2]:.2f})")
+    quality = final.judged.quality[default]
+    if not final.judged.full:
+        parts.append("quality not verified on real inputs")
+    elif quality.metric is not None:
+        parts.append(f"{quality.metric.name} {quality.metric.artifact:.2%} (float {quality.metric.reference:.2%})")
+    elif quality.agreement is not None:
+        parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float")
+    if math.isfinite(quality.sqnr_db):
+        parts.append(f"SQNR {quality.sqnr_db:.1f} dB")
+    return "; ".join(parts)
+
+
+def _times(before: int, after: int) -> str:
+    ratio = before / after
+    return (
+        f"{ratio:.1f}x smaller than"
+        if ratio >= 1.05
+        else "as large as"
+        if ratio > 0.95
+        else f"{1 / ratio:.1f}x as large as"
+    )
+
+
+def _choice_note(choice: BackendChoice) -> list[str]:
+    if choice.reason is None:
+        return []
+    return [f"built for {choice.name}, not for {choice.preferred}: {choice.reason}"]
+
+
+def _parts(sample: Mapping[str, Any]) -> list[list[str]]:
+    return [sample["inputs"], *sample["outputs"].values()]
+
+
+def _golden_section(golden: Golden, shipped: list[str]) -> Json:
+    """Golden samples for the shipped artifacts only; ``float32`` is the model as loaded."""
+    samples = [
+        {"inputs": s["inputs"], "outputs": {p: v for p, v in s["outputs"].items() if p in (*shipped, "float32")}}
+        for s in golden.section["samples"]
+    ]
+    tolerance = {p: v for p, v in golden.section["tolerance"].items() if p in shipped}
+    return {"count": golden.section["count"], "samples": samples, "tolerance": tolerance}
+
+
+def _signature(model: Model, sets: Sets) -> Json:
+    source = sets.evaluation or sets.calibration
+    contract = {} if source is None else source.preprocessing
+    only = contract.get("") if len(model.inputs) == 1 else None
+    inputs = []
+    for spec in model.inputs:
+        stated = contract.get(spec.name, only)
+        layout = None if stated is None else stated.get("layout")
+        rest = None if stated is None else {k: v for k, v in stated.items() if k != "layout"}
+        inputs.append(
+            {
+                "name": spec.name,
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "layout": layout,
+                "preprocessing": rest or None,
+            }
+        )
+    outputs = [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in model.outputs]
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def _quality(final: Final, sets: Sets) -> Json:
+    quality: Quality = final.judged.quality[final.default]
+    verified = final.judged.full
+    return {
+        "verified": verified,
+        "set": sets.evaluation.name if sets.evaluation is not None else None,
+        "samples": quality.samples,
+        "outputs": [_drift(d) for d in (*quality.outputs, *quality.slices)],
+        "agreement": None if quality.agreement is None else dataclasses.asdict(quality.agreement),
+        "metric": None
+        if quality.metric is None
+        else {
+            "name": quality.metric.name,
+            "float": quality.metric.reference,
+            "artifact": quality.metric.artifact,
+            "drop": quality.metric.drop,
+        },
+    }
+
+
+def _placement(final: Final) -> Json:
+    fused = final.judged.fused[final.default]
+    counts = {kind: sum(n.runs == kind for n in fused.nodes) for kind in ("int8", "fused", "float")}
+    return {**counts, "nodes": [dataclasses.asdict(n) for n in fused.nodes], "note": fused.note}
+
+
+def _budget(budget: Budget, final: Final) -> Json:
+    return {**dataclasses.asdict(budget), "checked": [dataclasses.asdict(c) for c in final.checks]}
+
+
+def _measured_on(target: Target, measured: Measured) -> Json:
+    import os
+
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
+    if measured.record is not None:
+        machine = f"{measured.record['environment'].get('cpu') or platform.processor()}, {machine}"
+    is_target = target.name == "host"
+    note = (
+        "measured on this machine, which is the target"
+        if is_target
+        else "measured on the build host, not on the target"
+    )
+    if measured.record is None:
+        note = "latency and memory were not measured"
+    return {"is_target": is_target and measured.record is not None, "machine": machine, "note": note}
+
+
+def _drift(drift: Drift) -> Json:
+    """Infinity has no place in JSON: an output without error has SQNR null, one without signal ``"-inf"``."""
+    worst = None if drift.sqnr_db > 0 else "-inf"
+    return dataclasses.asdict(drift) | {"sqnr_db": drift.sqnr_db if math.isfinite(drift.sqnr_db) else worst}
+
+
+def _row(result: StepResult) -> Json:
+    row = dataclasses.asdict(result)
+    row["drift"] = [_drift(d) for d in result.drift]
+    row["latency_ratio"] = None if result.latency_ratio is None else list(result.latency_ratio)
+    return row
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _path(name: str, precision: str) -> str:
+    return f"model/{name}.{precision}.onnx"
+
+
+def _pyz() -> bytes:
+    from runtime_bench import write_pyz
+
+    with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
+        path = Path(folder) / "bench.pyz"
+        write_pyz(str(path))
+        return path.read_bytes()

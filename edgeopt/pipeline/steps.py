@@ -1,0 +1,212 @@
+"""Try the ladder's steps one at a time on real inputs: keep, roll back, or skip, and say why."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+
+from edgeopt import passes, quality, quantize
+from edgeopt.backends import Artifact
+from edgeopt.bundle import Lock
+from edgeopt.errors import BundleError
+from edgeopt.interpreter import Interpreter
+from edgeopt.memory import Footprint, footprint
+from edgeopt.model import Model, save
+from edgeopt.pipeline import frugal
+from edgeopt.pipeline.data import Sets
+from edgeopt.plan import Status, Step, StepResult, next_step
+from edgeopt.quality import Quality
+from edgeopt.quantize import Calibrated, Choice, QuantizedModel
+from edgeopt.target import Target
+
+MIN_GAIN_DB = 0.1
+"""A quantizer refinement is kept from this gain on: less is the noise of the choice samples."""
+
+KERNEL_ROUNDING = 1e-5
+"""Even a rewrite that changes no value may let the runtime pick another kernel, which rounds differently."""
+
+Outputs = list[Mapping[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Where the ladder arrived.
+
+    Attributes:
+        original: the model as loaded, the reference of every comparison.
+        float_model: after the rewrites that were kept.
+        quantized: the int8 model, None when no int8 step was kept.
+        artifacts: by precision (``float32``, ``int8``), once lowered.
+        baseline: the model as loaded, as a file; it is measured and never shipped.
+    """
+
+    original: Model
+    float_model: Model
+    quantized: QuantizedModel | None
+    results: tuple[StepResult, ...]
+    artifacts: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)
+    baseline: Path | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Search:
+    """The state of a walk down the ladder."""
+
+    model: Model
+    outputs: Outputs
+    calibrated: Calibrated | None = None
+    choice: Choice = dataclasses.field(default_factory=Choice)
+    quantized: QuantizedModel | None = None
+    sqnr_db: float = 0.0
+
+
+def run(
+    plan: Sequence[Step],
+    model: Model,
+    target: Target,
+    backend: ModuleType,
+    sets: Sets,
+    *,
+    exclude: Set[str],
+    lock: Lock | None,
+    stage: Callable[[str], AbstractContextManager[object]],
+) -> Outcome:
+    """Walk the ladder from the model as loaded."""
+    reference = Interpreter(model)
+    search = _Search(model=model, outputs=[reference.run(p) for p in sets.probes])
+    by_name = {p.name: p for p in (*passes.NORMALIZE, *passes.FUSIONS)}
+    results: list[StepResult] = []
+    while step := next_step(plan, results):
+        locked = None if lock is None else _locked_status(lock, step)
+        frugal.release()
+        if step.kind == "pass":
+            results.append(_try_pass(step, by_name[step.name], search, target, sets, locked))
+            continue
+        with stage(step.name.replace("-", " ")):
+            results.append(_try_quantize(step, search, target, backend, sets, exclude, locked))
+    return Outcome(original=model, float_model=search.model, quantized=search.quantized, results=tuple(results))
+
+
+def _locked_status(lock: Lock, step: Step) -> Status:
+    """What the lock says about a step.
+
+    Raises:
+        BundleError: the lock does not know it: another version of edgeopt wrote it.
+    """
+    for decision in lock.decisions:
+        if decision.name == step.name:
+            return cast(Status, decision.status)
+    raise BundleError(f"the lock does not know the step {step.name}", remedy="Build again without --locked.")
+
+
+def _try_pass(
+    step: Step, pass_: passes.Pass, search: _Search, target: Target, sets: Sets, locked: Status | None
+) -> StepResult:
+    """Rewrite, run the probes, compare with the outputs before; the pass's tolerance decides."""
+    started, before = time.perf_counter(), footprint(search.model)
+    if locked in ("skipped", "rolled-back"):
+        return _result(step, locked, "as locked", before, before, started)
+    applied = passes.apply(pass_, search.model, target)
+    if applied.count == 0:
+        return _result(step, "skipped", applied.reason, before, before, started)
+    interpreter = Interpreter(applied.model)
+    outputs: Outputs = [interpreter.run(p) for p in sets.probes]
+    error = max(quality.relative_error(a, b) for a, b in zip(search.outputs, outputs))
+    after = footprint(applied.model)
+    allowed = max(pass_.tolerance, KERNEL_ROUNDING)
+    if error > allowed:
+        reason = f"outputs changed by {error:.2g} of their range, more than {allowed:.0e} allowed"
+        return _result(step, "rolled-back", reason, before, after, started)
+    search.model, search.outputs = applied.model, outputs
+    kind = "real inputs" if sets.probes_are_real else "seeded noise"
+    places = f"{applied.count} place{'s' if applied.count != 1 else ''}"
+    note = f"; {applied.reason}" if applied.reason else ""
+    return _result(step, "kept", f"{places}, largest change {error:.1e} on {kind}{note}", before, after, started)
+
+
+def _try_quantize(
+    step: Step,
+    search: _Search,
+    target: Target,
+    backend: ModuleType,
+    sets: Sets,
+    exclude: Set[str],
+    locked: Status | None,
+) -> StepResult:
+    """Calibrate once, then change one choice at a time and compare on the choice samples."""
+    started = time.perf_counter()
+    before = footprint(search.model if search.quantized is None else search.quantized.model)
+    if locked in ("skipped", "rolled-back"):
+        return _result(step, locked, "as locked", before, before, started)
+    if step.name == "quantize-int8":
+        search.calibrated = quantize.calibrate(
+            search.model, backend.TABLE, target.int8, sets.calibration_samples(), exclude=exclude
+        )
+        if search.calibrated is None:
+            return _result(step, "skipped", "no operator of this model has an integer kernel", before, before, started)
+        trial = search.choice
+    elif step.name == "bias-correction":
+        trial = dataclasses.replace(search.choice, bias_correction=True)
+    else:
+        trial = dataclasses.replace(search.choice, percentile=float(str(step.params["percentile"])))
+    assert search.calibrated is not None
+    quantized = quantize.quantize(search.calibrated, trial)
+    reference, test = Interpreter(search.model), Interpreter(quantized.model)
+    seen = quality.compare(reference.run, test.run, sets.choice_samples())
+    after = footprint(quantized.model)
+    gain = seen.sqnr_db - search.sqnr_db
+    if search.quantized is not None and gain < MIN_GAIN_DB and locked != "kept":
+        reason = f"SQNR {seen.sqnr_db:.1f} dB on calibration samples, {gain:+.2f} dB: less than {MIN_GAIN_DB} dB gained"
+        return _result(step, "rolled-back", reason, before, after, started, seen)
+    reason = f"SQNR {seen.sqnr_db:.1f} dB on calibration samples"
+    if search.quantized is not None:
+        reason += f", {gain:+.2f} dB"
+    search.quantized, search.choice, search.sqnr_db = quantized, trial, seen.sqnr_db
+    return _result(step, "kept", reason, before, after, started, seen)
+
+
+def lower(outcome: Outcome, backend: ModuleType, target: Target, name: str, work: Path) -> Outcome:
+    """Write every candidate as a file of the backend.
+
+    ``original`` is the model as loaded, the baseline of the measurement; it is never shipped.
+    """
+    folder = work / "model"
+    folder.mkdir()
+    models = {"float32": outcome.float_model}
+    if outcome.quantized is not None:
+        models["int8"] = outcome.quantized.model
+    artifacts = {
+        precision: backend.lower(model, target, folder / f"{name}.{precision}.onnx", precision=precision)
+        for precision, model in models.items()
+    }
+    baseline = work / "original.onnx"
+    save(outcome.original, baseline)
+    return dataclasses.replace(outcome, artifacts=artifacts, baseline=baseline)
+
+
+def _result(
+    step: Step,
+    status: Status,
+    reason: str,
+    before: Footprint,
+    after: Footprint,
+    started: float,
+    seen: Quality | None = None,
+) -> StepResult:
+    return StepResult(
+        step=step,
+        status=status,
+        reason=reason,
+        before=before,
+        after=after,
+        drift=() if seen is None else seen.outputs,
+        latency_ratio=None,
+        seconds=time.perf_counter() - started,
+    )
