@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -34,6 +35,22 @@ def clean_environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "LANG": "C.UTF-8", **changes}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A failure that shows a name which is not UTF-8 would end the whole run of pytest-xdist."""
+    return _utf8((yield))
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_utf8(k): _utf8(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_utf8, value))
+    return value
 
 
 @pytest.fixture

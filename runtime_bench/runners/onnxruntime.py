@@ -6,6 +6,7 @@ session config entry, such as ``session.qdqisint8allowed``.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any, Mapping, Union
 
@@ -33,6 +34,7 @@ def pip_line(provider: str = DEFAULT_PROVIDER, minimum: str = "") -> str:
 
 def import_runtime() -> None:
     """Import numpy and onnxruntime. Raises RuntimeMissing where one of them cannot be imported."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when the library loads; it adds a thread and files
     try:
         import numpy  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -42,6 +44,7 @@ def import_runtime() -> None:
 
 def runtime_info() -> Mapping[str, Any]:
     """Version and providers of the installed package."""
+    import_runtime()
     import onnxruntime
 
     version, providers = onnxruntime.__version__, onnxruntime.get_available_providers()
@@ -53,6 +56,7 @@ def load(path: Union[str, bytes], options: Mapping[str, Any]) -> Loaded:
 
     Raises RuntimeMissing where the provider is not in the installed package, or the session does not use it.
     """
+    import_runtime()
     import onnxruntime
 
     provider = str(options.get("provider", DEFAULT_PROVIDER))
