@@ -12,7 +12,7 @@ All figures are estimates from the graph alone, in the graph's node order. The r
 5. In a Q/DQ graph the float values around an *integer operator* never exist: a runtime with integer kernels reads
    and writes the int8 tensors. An operator is one when all its computed inputs come from DequantizeLinear, and each
    output goes to one QuantizeLinear and nowhere else, directly or through Relu or Clip. Its output then has the bytes
-   of the quantized tensor, and a DequantizeLinear that feeds only such operators aliases its input. Whether the
+   of the quantized tensor (integer kernels of Gemm and MatMul may also write floats), and a DequantizeLinear that feeds only such operators aliases its input. Whether the
    runtime really fuses them is read back by the backend.
 """
 
@@ -32,6 +32,7 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
 _ABSORBED = frozenset({"Relu", "Clip"})
 _MACS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_FLOAT_OUT = frozenset({"Gemm", "MatMul"})
 _NOT_OWNED = VIEWS | {"Constant", "DequantizeLinear"}
 _NO_WIDTH = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 
@@ -167,8 +168,7 @@ class _Buffers:
         for node in graph:
             if _is_integer(node):
                 for value in _outputs(node):
-                    chain = _quantized_chain(value)
-                    self._stored[value] = chain[-1]
+                    self._stored[value] = [value, *(chain := _quantized_chain(value))][-1]
                     self._alias.update(dict.fromkeys(chain, value))
             source = node.inputs[0] if node.inputs else None
             if source is not None and (_is_view(node) or _feeds_integers(node)):
@@ -209,7 +209,7 @@ def _is_integer(node: ir.Node) -> bool:
     origins = {"graph input" if producer is None else producer.op_type for producer in producers}
     if "DequantizeLinear" not in origins or origins - {"DequantizeLinear", "Constant"}:
         return False
-    return all(_quantized_chain(value) for value in _outputs(node))
+    return node.op_type in _FLOAT_OUT or all(_quantized_chain(value) for value in _outputs(node))
 
 
 def _quantized_chain(value: ir.Value) -> list[ir.Value]:

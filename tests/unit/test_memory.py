@@ -306,3 +306,21 @@ def test_macs_of_products(node: str, a: str, b: str, out: str, expected: int | N
     model.graph.outputs[0].shape = ir.Shape([int(d) if d.isdigit() else d for d in out.split(", ") if d])
     (count,) = memory.macs(model).values()
     assert count == expected
+
+
+def test_an_integer_gemm_with_float_output_never_dequantizes_its_weights() -> None:
+    model = model_of(
+        """
+        g (float[1,64] x) => (float[1,10] y)
+        <float s = {0.1}, int8 z = {0}, int8[1,64] q, float[1,64] a, float[64,10] b> {
+            q = QuantizeLinear(x, s, z)
+            a = DequantizeLinear(q, s, z)
+            b = DequantizeLinear(w, s, z)
+            y = Gemm(a, b)
+        }"""
+    )
+    weight = add_weight(model, "w", ir.tensor(np.zeros((64, 10), np.int8), name="w"))
+    node = next(n for n in model.graph if n.outputs[0].name == "b")
+    node.replace_input_with(0, weight)
+    # x stays with its caller, q is 64 bytes, y is 40: no 2,560 bytes of float weights anywhere.
+    assert max(m.live_bytes or 0 for m in memory.timeline(model)) == 256 + 64 + 40
