@@ -75,8 +75,10 @@ def _refuse_mul(node: ir.Node) -> str | None:
 
 
 def _refuse_pool(node: ir.Node) -> str | None:
-    if node.attributes.get_int("ceil_mode", 0) or node.attributes.get_int("count_include_pad", 0):
-        return "the integer kernel has no ceil_mode or count_include_pad"
+    if node.attributes.get_int("ceil_mode", 0):
+        return "the integer kernel has no ceil_mode"
+    if node.attributes.get_int("count_include_pad", 0) and any(node.attributes.get_ints("pads", [])):
+        return "the integer kernel does not count padding"
     return None
 
 

@@ -19,7 +19,9 @@ from edgeopt.cli import _options as options
 @click.option("--calib", metavar="SET", help="Calibration set: a .toml, .npz, .npy, a folder, or 'random'.")
 @click.option("--eval", "evaluate", metavar="SET", help="Evaluation set, best with labels and a metric.")
 @click.option("--budget", metavar="TEXT", help="Limits, such as memory=64MB,size=5MB,p95=20ms.")
-@click.option("--max-drop", metavar="SHARE", help="Largest drop of the metric, such as 1%.  [default: 1%]")
+@click.option(
+    "--max-drop", metavar="SHARE", help="Largest drop of the metric, such as 1%.  [default: not clearly above 1%]"
+)
 @click.option("--exclude", multiple=True, metavar="NODE", help="Keep a node in float, by name or key; repeatable.")
 @options.shape_option
 @click.option("--name", help="Name of the bundle and its files.  [default: the model file's]")

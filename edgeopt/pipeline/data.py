@@ -19,7 +19,7 @@ PROBES = 4
 HOLD_OUT = 4
 """Without an evaluation set every fourth calibration sample judges and does not calibrate."""
 
-CHOICE_SAMPLES = 24
+CHOICE_SAMPLES = 96
 """Samples that compare quantizer choices, spread over the calibration set."""
 
 Feeds = Mapping[str, np.ndarray]

@@ -21,7 +21,7 @@ from edgeopt.pipeline.decide import Final, comparable, toolchain
 from edgeopt.pipeline.golden import Golden
 from edgeopt.pipeline.measure import Measured
 from edgeopt.plan import Drift, StepResult
-from edgeopt.quality import Quality
+from edgeopt.quality import Metric, Quality
 from edgeopt.report.text import size
 from edgeopt.target import Budget, Target, target_dict
 
@@ -149,12 +149,17 @@ def verdict(final: Final, measured: Measured, target: Target) -> str:
     if not final.judged.full:
         parts.append("quality not verified on real inputs")
     elif quality.metric is not None:
-        parts.append(f"{quality.metric.name} {quality.metric.artifact:.2%} (float {quality.metric.reference:.2%})")
+        parts.append(_metric_text(quality.metric))
     elif quality.agreement is not None:
         parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float")
     if math.isfinite(quality.sqnr_db):
         parts.append(f"SQNR {quality.sqnr_db:.1f} dB")
     return "; ".join(parts)
+
+
+def _metric_text(metric: Metric) -> str:
+    spread = f", drop {metric.drop * 100:.2f} +- {metric.half_width * 100:.2f} points" if metric.drop > 0 else ""
+    return f"{metric.name} {metric.artifact:.2%} (float {metric.reference:.2%}{spread})"
 
 
 def _times(before: int, after: int) -> str:
@@ -226,6 +231,7 @@ def _quality(final: Final, sets: Sets) -> Json:
             "float": quality.metric.reference,
             "artifact": quality.metric.artifact,
             "drop": quality.metric.drop,
+            "half_width": quality.metric.half_width,
         },
     }
 

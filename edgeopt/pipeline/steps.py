@@ -64,7 +64,7 @@ class _Search:
     calibrated: Calibrated | None = None
     choice: Choice = dataclasses.field(default_factory=Choice)
     quantized: QuantizedModel | None = None
-    sqnr_db: float = 0.0
+    seen: Quality | None = None
 
 
 def run(
@@ -161,15 +161,30 @@ def _try_quantize(
     reference, test = Interpreter(search.model), Interpreter(quantized.model)
     seen = quality.compare(reference.run, test.run, sets.choice_samples())
     after = footprint(quantized.model)
-    gain = seen.sqnr_db - search.sqnr_db
-    if search.quantized is not None and gain < MIN_GAIN_DB and locked != "kept":
-        reason = f"SQNR {seen.sqnr_db:.1f} dB on calibration samples, {gain:+.2f} dB: less than {MIN_GAIN_DB} dB gained"
+    reason, better = _judge_choice(seen, search.seen)
+    if not better and locked != "kept":
         return _result(step, "rolled-back", reason, before, after, started, seen)
-    reason = f"SQNR {seen.sqnr_db:.1f} dB on calibration samples"
-    if search.quantized is not None:
-        reason += f", {gain:+.2f} dB"
-    search.quantized, search.choice, search.sqnr_db = quantized, trial, seen.sqnr_db
+    search.quantized, search.choice, search.seen = quantized, trial, seen
     return _result(step, "kept", reason, before, after, started, seen)
+
+
+def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
+    """What a quantizer choice did on calibration samples, and whether it helped.
+
+    Clipping can raise SQNR while more arg-maxima change, so both have their say.
+    """
+    reason = f"SQNR {seen.sqnr_db:.1f} dB"
+    if seen.agreement is not None:
+        reason += f", agreement {seen.agreement.top1:.1%}"
+    reason += f" on {seen.samples} calibration samples"
+    if before is None:
+        return reason, True
+    gain = seen.sqnr_db - before.sqnr_db
+    if gain < MIN_GAIN_DB:
+        return f"{reason}: {gain:+.2f} dB, less than {MIN_GAIN_DB} dB gained", False
+    if seen.agreement is not None and before.agreement is not None and seen.agreement.top1 < before.agreement.top1:
+        return f"{reason}: {gain:+.2f} dB, but agreement was {before.agreement.top1:.1%}", False
+    return f"{reason}: {gain:+.2f} dB", True
 
 
 def lower(outcome: Outcome, backend: ModuleType, target: Target, name: str, work: Path) -> Outcome:

@@ -47,7 +47,9 @@ def test_ties_are_wrong_and_counted() -> None:
     test = [np.float32([[0, 2, 2]]), np.float32([[0, 1, 2]]), np.float32([[3, 1, 2]]), np.float32([[2, 2, 2]])]
     seen = runs(reference, test, labels=[2, 2, 2, 2], metric="top1")
     assert seen.agreement == Agreement(top1=0.25, ties=0.5)
-    assert seen.metric == Metric(name="top1", reference=1.0, artifact=0.25)
+    assert seen.metric == Metric(
+        name="top1", reference=1.0, artifact=0.25, half_width=pytest.approx(1.96 * (0.1875 / 4) ** 0.5)
+    )
 
 
 def test_a_lost_channel_fails_although_the_whole_is_fine() -> None:
@@ -69,6 +71,7 @@ def test_gate_by_metric_agreement_floor_and_finiteness() -> None:
     eye = [np.eye(4, dtype=np.float32)[i : i + 1] for i in range(4)]
     wrong = [*eye[:3], eye[0]]
     assert "falls from 100.00% to 75.00%" in str(gate(runs(eye, wrong, [0, 1, 2, 3], "top1"), None))
+    assert "more than 10.00% allowed" in str(gate(runs(eye, wrong, [0, 1, 2, 3], "top1"), 0.1))
     assert gate(runs(eye, wrong, [0, 1, 2, 3], "top1"), 0.25) is None
     assert "agreement" in str(gate(runs(eye, wrong), 0.01))
     assert "below the floor" in str(gate(runs([e + 0 for e in eye], [np.float32(0.3) * e for e in eye]), None))
@@ -84,3 +87,16 @@ def test_relative_error() -> None:
     assert relative_error(ref, {"y": np.float32([1])}) == math.inf
     nan = {"y": np.float32([np.nan, 1])}
     assert relative_error(nan, nan) == 0
+
+
+@pytest.mark.parametrize(("changed", "refused"), [(6, False), (15, False), (40, True)])
+def test_the_default_gate_wants_the_drop_shown(changed: int, refused: bool) -> None:
+    """Of 1,000 samples 6, 15 or 40 are lost: 0.6, 1.5 +- 0.8 and 4.0 +- 1.2 %; only the last is clearly above 1 %."""
+    n = 1000
+    reference = [np.float32([[1, 0]])] * n
+    test = [np.float32([[0, 1]])] * changed + [np.float32([[1, 0]])] * (n - changed)
+    seen = runs(reference, test, [0] * n, "top1")
+    assert seen.metric is not None
+    assert seen.metric.half_width == pytest.approx(1.96 * np.std([1] * changed + [0] * (n - changed)) / n**0.5)
+    assert (gate(seen, None) is not None) == refused
+    assert (gate(seen, 0.01) is not None) == (changed > 10)

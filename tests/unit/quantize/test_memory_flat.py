@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_peak_memory_is_flat_in_samples(tmp_path: Path) -> None:
     names = ["x", *(f"t{i}" for i in range(5)), "y"]
     nodes = [
         helper.make_node("Conv", [a, f"w{i}"], [b], name=f"c{i}", kernel_shape=[3, 3], pads=[1] * 4)
-        for i, (a, b) in enumerate(zip(names, names[1:], strict=False))
+        for i, (a, b) in enumerate(itertools.pairwise(names))
     ]
     arrays = {f"w{i}": nets.normal(i, 16, 16, 3, 3) for i in range(6)}
     model = nets.make(nodes, [("x", [1, 16, 128, 128])], [("y", [1, 16, 128, 128])], arrays)
