@@ -64,8 +64,9 @@ def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds:
     from runtime_bench import BenchFailure, Subject, measure, usable_threads
 
     assert outcome.baseline is not None
-    files = {"original": outcome.baseline} | {p: a.path for p, a in outcome.artifacts.items()}
-    subjects = [Subject(name, str(path), file_sha256(path)) for name, path in files.items()]
+    subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline))]
+    for precision, artifact in outcome.artifacts.items():
+        subjects.append(Subject(precision, str(artifact.path), artifact.sha256, file=f"model/{artifact.path.name}"))
     try:
         record = measure(subjects, list(golden.inputs), effort=effort, threads=usable_threads(threads), seconds=seconds)
     except BenchFailure as error:

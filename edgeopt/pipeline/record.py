@@ -20,7 +20,7 @@ from edgeopt.pipeline.data import Sets
 from edgeopt.pipeline.decide import Final, comparable, toolchain
 from edgeopt.pipeline.golden import Golden
 from edgeopt.pipeline.measure import Measured
-from edgeopt.plan import Drift, StepResult
+from edgeopt.plan import Drift
 from edgeopt.quality import Metric, Quality
 from edgeopt.report.text import size
 from edgeopt.target import Budget, Target, target_dict
@@ -53,17 +53,17 @@ def content(
         toolchain=toolchain(),
         decisions=bundle.decisions(final.results, final.reason_codes),
     )
-    diary = [_row(r) for r in final.results]
+    diary = bundle.diary_lines(final.results)
     measurements = {} if measured.record is None else {"build": dict(measured.record)}
     timelines = {
         p: [{"key": m.key, "op": m.op, "live_bytes": m.live_bytes} for m in timeline(model)]
         for p, model in models.items()
     }
     records: dict[str, Path | bytes] = {
-        "diary.jsonl": bundle.diary_lines(final.results),
+        "diary.jsonl": diary,
         "decisions.lock": bundle.lock_text(lock),
         **{f"measurements/{key}.json": _json(value) for key, value in measurements.items()},
-        **report.render(manifest, diary, measurements, timelines),
+        **report.render(manifest, [json.loads(row) for row in diary.splitlines()], measurements, timelines),
     }
     return Content(manifest=manifest, device_files=files, record_files=records)
 
@@ -267,13 +267,6 @@ def _drift(drift: Drift) -> Json:
     """Infinity has no place in JSON: an output without error has SQNR null, one without signal ``"-inf"``."""
     worst = None if drift.sqnr_db > 0 else "-inf"
     return dataclasses.asdict(drift) | {"sqnr_db": drift.sqnr_db if math.isfinite(drift.sqnr_db) else worst}
-
-
-def _row(result: StepResult) -> Json:
-    row = dataclasses.asdict(result)
-    row["drift"] = [_drift(d) for d in result.drift]
-    row["latency_ratio"] = None if result.latency_ratio is None else list(result.latency_ratio)
-    return row
 
 
 def _json(value: object) -> bytes:
