@@ -29,6 +29,9 @@ from edgeopt.target import Target
 MIN_GAIN_DB = 0.1
 """A quantizer refinement is kept from this gain on: less is the noise of the choice samples."""
 
+MAX_FALL = 0.02
+"""A refinement may lower the agreement by this share: one or two samples of a hundred flip by chance."""
+
 KERNEL_ROUNDING = 1e-5
 """Even a rewrite that changes no value may let the runtime pick another kernel, which rounds differently."""
 
@@ -171,7 +174,7 @@ def _try_quantize(
 def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
     """What a quantizer choice did on calibration samples, and whether it helped.
 
-    Clipping can raise SQNR while more arg-maxima change, so both have their say.
+    Clipping can raise SQNR while clearly more arg-maxima change, so both have their say.
     """
     reason = f"SQNR {seen.sqnr_db:.1f} dB"
     if seen.agreement is not None:
@@ -182,8 +185,9 @@ def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
     gain = seen.sqnr_db - before.sqnr_db
     if gain < MIN_GAIN_DB:
         return f"{reason}: {gain:+.2f} dB, less than {MIN_GAIN_DB} dB gained", False
-    if seen.agreement is not None and before.agreement is not None and seen.agreement.top1 < before.agreement.top1:
-        return f"{reason}: {gain:+.2f} dB, but agreement was {before.agreement.top1:.1%}", False
+    before_top1, top1 = (1.0 if q.agreement is None else q.agreement.top1 for q in (before, seen))
+    if before_top1 - top1 > MAX_FALL:
+        return f"{reason}: {gain:+.2f} dB, but agreement was {before_top1:.1%}", False
     return f"{reason}: {gain:+.2f} dB", True
 
 
