@@ -145,11 +145,7 @@ def _noise(inputs: tuple[TensorSpec, ...]) -> tuple[Feeds, ...]:
                 )
             shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
             dtype = np.dtype(spec.dtype)
-            if dtype.kind == "f":
-                feeds[spec.name] = rng.standard_normal(shape).astype(dtype)
-            elif dtype.kind == "b":
-                feeds[spec.name] = rng.integers(0, 2, shape).astype(dtype)
-            else:
-                feeds[spec.name] = rng.integers(0, 2, shape).astype(dtype)
+            values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+            feeds[spec.name] = values.astype(dtype)
         probes.append(feeds)
     return tuple(probes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ import numpy as np
 from edgeopt import passes, quality, quantize
 from edgeopt.backends import Artifact
 from edgeopt.bundle import Lock
-from edgeopt.errors import BundleError
+from edgeopt.errors import BundleError, ModelError
 from edgeopt.interpreter import Interpreter
 from edgeopt.memory import Footprint, footprint
 from edgeopt.model import Model, save
@@ -89,11 +90,19 @@ def run(
     while step := next_step(plan, results):
         locked = None if lock is None else _locked_status(lock, step)
         frugal.release()
-        if step.kind == "pass":
-            results.append(_try_pass(step, by_name[step.name], search, target, sets, locked))
-            continue
-        with stage(step.name.replace("-", " ")):
-            results.append(_try_quantize(step, search, target, backend, sets, exclude, locked))
+        if locked in ("skipped", "rolled-back"):
+            cost = footprint(search.model)
+            results.append(_result(step, locked, "as locked", cost, cost, time.perf_counter()))
+        elif step.kind == "pass":
+            results.append(_try_pass(step, by_name[step.name], search, target, sets))
+        else:
+            with stage(step.name.replace("-", " ")):
+                results.append(_try_quantize(step, search, target, backend, sets, exclude, locked == "kept"))
+        if locked is not None and results[-1].status != locked:
+            raise BundleError(
+                f"the lock kept {step.name}, and here it is {results[-1].status}: {results[-1].reason}",
+                remedy="Build again without --locked.",
+            )
     return Outcome(original=model, float_model=search.model, quantized=search.quantized, results=tuple(results))
 
 
@@ -109,20 +118,19 @@ def _locked_status(lock: Lock, step: Step) -> Status:
     raise BundleError(f"the lock does not know the step {step.name}", remedy="Build again without --locked.")
 
 
-def _try_pass(
-    step: Step, pass_: passes.Pass, search: _Search, target: Target, sets: Sets, locked: Status | None
-) -> StepResult:
+def _try_pass(step: Step, pass_: passes.Pass, search: _Search, target: Target, sets: Sets) -> StepResult:
     """Rewrite, run the probes, compare with the outputs before; the pass's tolerance decides."""
     started, before = time.perf_counter(), footprint(search.model)
-    if locked in ("skipped", "rolled-back"):
-        return _result(step, locked, "as locked", before, before, started)
     applied = passes.apply(pass_, search.model, target)
     if applied.count == 0:
         return _result(step, "skipped", applied.reason, before, before, started)
-    interpreter = Interpreter(applied.model)
-    outputs: Outputs = [interpreter.run(p) for p in sets.probes]
-    error = max(quality.relative_error(a, b) for a, b in zip(search.outputs, outputs))
     after = footprint(applied.model)
+    try:
+        interpreter = Interpreter(applied.model)
+        outputs: Outputs = [interpreter.run(p) for p in sets.probes]
+    except ModelError as refusal:
+        return _result(step, "rolled-back", f"after it {refusal.message}", before, after, started)
+    error = max(quality.relative_error(a, b) for a, b in zip(search.outputs, outputs))
     allowed = max(pass_.tolerance, KERNEL_ROUNDING)
     if error > allowed:
         reason = f"outputs changed by {error:.2g} of their range, more than {allowed:.0e} allowed"
@@ -141,13 +149,11 @@ def _try_quantize(
     backend: ModuleType,
     sets: Sets,
     exclude: Set[str],
-    locked: Status | None,
+    keep: bool,
 ) -> StepResult:
-    """Calibrate once, then change one choice at a time and compare on the choice samples."""
+    """Calibrate once, then change one choice at a time and compare on the choice samples; a lock may ``keep`` it."""
     started = time.perf_counter()
     before = footprint(search.model if search.quantized is None else search.quantized.model)
-    if locked in ("skipped", "rolled-back"):
-        return _result(step, locked, "as locked", before, before, started)
     if step.name == "quantize-int8":
         search.calibrated = quantize.calibrate(
             search.model, backend.TABLE, target.int8, sets.calibration_samples(), exclude=exclude
@@ -161,11 +167,15 @@ def _try_quantize(
         trial = dataclasses.replace(search.choice, percentile=float(str(step.params["percentile"])))
     assert search.calibrated is not None
     quantized = quantize.quantize(search.calibrated, trial)
-    reference, test = Interpreter(search.model), Interpreter(quantized.model)
-    seen = quality.compare(reference.run, test.run, sets.choice_samples())
     after = footprint(quantized.model)
+    reference = Interpreter(search.model)
+    try:
+        test = Interpreter(quantized.model)
+    except ModelError as refusal:
+        return _result(step, "rolled-back", f"after it {refusal.message}", before, after, started)
+    seen = quality.compare(reference.run, test.run, sets.choice_samples())
     reason, better = _judge_choice(seen, search.seen)
-    if not better and locked != "kept":
+    if not better and not keep:
         return _result(step, "rolled-back", reason, before, after, started, seen)
     search.quantized, search.choice, search.seen = quantized, trial, seen
     return _result(step, "kept", reason, before, after, started, seen)
@@ -182,7 +192,7 @@ def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
     reason += f" on {seen.samples} calibration samples"
     if before is None:
         return reason, True
-    gain = seen.sqnr_db - before.sqnr_db
+    gain = seen.sqnr_db - before.sqnr_db if math.isfinite(before.sqnr_db) else 0.0
     if gain < MIN_GAIN_DB:
         return f"{reason}: {gain:+.2f} dB, less than {MIN_GAIN_DB} dB gained", False
     before_top1, top1 = (1.0 if q.agreement is None else q.agreement.top1 for q in (before, seen))
