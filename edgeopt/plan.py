@@ -8,6 +8,12 @@ from typing import Literal
 
 from edgeopt.memory import Footprint
 
+MIN_GAIN_DB = 0.1
+"""A refinement of the quantizer is kept from this gain in SQNR on: less is the noise of the samples."""
+
+MIN_CLIPPING_GAIN_DB = 1.0
+"""Clipping has to gain this: it raises SQNR on what was seen and can cost the metric on what was not."""
+
 Status = Literal["kept", "rolled-back", "skipped"]
 
 
@@ -79,13 +85,14 @@ def ladder(passes: Iterable[str], *, calibrated: bool, exclude: Sequence[str] = 
     bias = Step(
         kind="quantize",
         name="bias-correction",
+        params={"min_gain_db": MIN_GAIN_DB},
         why="rounding weights shifts the mean output; the bias takes it back",
         requires=int8.name,
     )
     percentile = Step(
         kind="quantize",
         name="percentile-ranges",
-        params={"percentile": 99.999},
+        params={"percentile": 99.999, "min_gain_db": MIN_CLIPPING_GAIN_DB},
         why="rare outliers stretch the grid for everything else",
         requires=int8.name,
     )

@@ -27,9 +27,6 @@ from edgeopt.quality import Quality
 from edgeopt.quantize import Calibrated, Choice, QuantizedModel
 from edgeopt.target import Target
 
-MIN_GAIN_DB = 0.1
-"""A quantizer refinement is kept from this gain on: less is the noise of the choice samples."""
-
 MAX_FALL = 0.02
 """A refinement may lower the agreement by this share: one or two samples of a hundred flip by chance."""
 
@@ -174,14 +171,14 @@ def _try_quantize(
     except ModelError as refusal:
         return _result(step, "rolled-back", f"after it {refusal.message}", before, after, started)
     seen = quality.compare(reference.run, test.run, sets.choice_samples())
-    reason, better = _judge_choice(seen, search.seen)
+    reason, better = _judge_choice(seen, search.seen, float(str(step.params.get("min_gain_db", 0))))
     if not better and not keep:
         return _result(step, "rolled-back", reason, before, after, started, seen)
     search.quantized, search.choice, search.seen = quantized, trial, seen
     return _result(step, "kept", reason, before, after, started, seen)
 
 
-def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
+def _judge_choice(seen: Quality, before: Quality | None, min_gain: float) -> tuple[str, bool]:
     """What a quantizer choice did on calibration samples, and whether it helped.
 
     Clipping can raise SQNR while clearly more arg-maxima change, so both have their say.
@@ -193,8 +190,8 @@ def _judge_choice(seen: Quality, before: Quality | None) -> tuple[str, bool]:
     if before is None:
         return reason, True
     gain = seen.sqnr_db - before.sqnr_db if math.isfinite(before.sqnr_db) else 0.0
-    if gain < MIN_GAIN_DB:
-        return f"{reason}: {gain:+.2f} dB, less than {MIN_GAIN_DB} dB gained", False
+    if gain < min_gain:
+        return f"{reason}: {gain:+.2f} dB, less than {min_gain:g} dB gained", False
     before_top1, top1 = (1.0 if q.agreement is None else q.agreement.top1 for q in (before, seen))
     if before_top1 - top1 > MAX_FALL:
         return f"{reason}: {gain:+.2f} dB, but agreement was {before_top1:.1%}", False

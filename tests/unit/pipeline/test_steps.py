@@ -38,7 +38,7 @@ def seen(decibels: float, top1: float | None = None) -> Quality:
 def test_a_refinement_must_gain_and_not_cost_agreement(
     before: Quality | None, after: Quality, better: bool, words: str
 ) -> None:
-    reason, kept = _judge_choice(after, before)
+    reason, kept = _judge_choice(after, before, 0.1)
     assert kept == better
     assert words in reason
 
