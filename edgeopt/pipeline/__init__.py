@@ -92,5 +92,14 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
             measured = measure.run(outcome, samples, effort=request.effort, threads=threads, seconds=request.seconds)
         final = decide.choose(judged, measured, target, request.budget, lock)
         with stage("write bundle"):
-            content = record.content(final, measured, samples, target, choice, sets, request.budget, name)
-            return bundle.write(request.out, content)
+            finished = record.Finished(
+                name=name,
+                target=target,
+                choice=choice,
+                sets=sets,
+                budget=request.budget,
+                golden=samples,
+                measured=measured,
+                final=final,
+            )
+            return bundle.write(request.out, record.content(finished))

@@ -28,64 +28,70 @@ from edgeopt.target import Budget, Target, target_dict
 Json = dict[str, Any]
 
 
-def content(
-    final: Final,
-    measured: Measured,
-    golden: Golden,
-    target: Target,
-    choice: BackendChoice,
-    sets: Sets,
-    budget: Budget,
-    name: str,
-) -> Content:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finished:
+    """Everything a decided build knows."""
+
+    name: str
+    target: Target
+    choice: BackendChoice
+    sets: Sets
+    budget: Budget
+    golden: Golden
+    measured: Measured
+    final: Final
+
+    @property
+    def shipped(self) -> list[str]:
+        """Precisions in the bundle: the default, and float as the way back."""
+        return list(dict.fromkeys((self.final.default, "float32")))
+
+
+def content(build: Finished) -> Content:
     """Assemble the bundle's files."""
-    outcome = final.judged.outcome
-    shipped = [final.default] + [p for p in ("float32",) if p != final.default]
-    models = {p: outcome.quantized.model if p == "int8" and outcome.quantized else outcome.float_model for p in shipped}
-    manifest = _manifest(final, measured, golden, target, choice, sets, budget, name, shipped)
-    files: dict[str, Path | bytes] = {_path(name, p): outcome.artifacts[p].path for p in shipped}
+    outcome, name = build.final.judged.outcome, build.name
+    manifest = _manifest(build)
+    files: dict[str, Path | bytes] = {_path(name, p): outcome.artifacts[p].path for p in build.shipped}
     kept = {path for sample in manifest["golden"]["samples"] for part in _parts(sample) for path in part}
-    files |= {path: source for path, source in golden.files.items() if path in kept}
+    files |= {path: source for path, source in build.golden.files.items() if path in kept}
     files["bench.pyz"] = _pyz()
     lock = bundle.Lock(
         source_sha256=manifest["source"]["sha256"],
-        target=target.name,
+        target=build.target.name,
         toolchain=toolchain(),
-        decisions=bundle.decisions(final.results, final.reason_codes),
+        decisions=bundle.decisions(build.final.results, build.final.reason_codes),
     )
-    diary = bundle.diary_lines(final.results)
-    measurements = {} if measured.record is None else {"build": dict(measured.record)}
-    timelines = {
-        p: [{"key": m.key, "op": m.op, "live_bytes": m.live_bytes} for m in timeline(model)]
-        for p, model in models.items()
-    }
+    diary = bundle.diary_lines(build.final.results)
+    measurements = {} if build.measured.record is None else {"build": dict(build.measured.record)}
     records: dict[str, Path | bytes] = {
         "diary.jsonl": diary,
         "decisions.lock": bundle.lock_text(lock),
         **{f"measurements/{key}.json": _json(value) for key, value in measurements.items()},
-        **report.render(manifest, [json.loads(row) for row in diary.splitlines()], measurements, timelines),
+        **report.render(manifest, [json.loads(row) for row in diary.splitlines()], measurements, _timelines(build)),
     }
     return Content(manifest=manifest, device_files=files, record_files=records)
 
 
-def _manifest(
-    final: Final,
-    measured: Measured,
-    golden: Golden,
-    target: Target,
-    choice: BackendChoice,
-    sets: Sets,
-    budget: Budget,
-    name: str,
-    shipped: list[str],
-) -> Json:
+def _timelines(build: Finished) -> dict[str, list[Json]]:
+    outcome = build.final.judged.outcome
+    models = {"float32": outcome.float_model}
+    if outcome.quantized is not None and build.final.default == "int8":
+        models["int8"] = outcome.quantized.model
+    return {
+        precision: [{"key": m.key, "op": m.op, "live_bytes": m.live_bytes} for m in timeline(model)]
+        for precision, model in models.items()
+    }
+
+
+def _manifest(build: Finished) -> Json:
+    final, measured, target, choice, sets = build.final, build.measured, build.target, build.choice, build.sets
     judged, model = final.judged, final.judged.outcome.original
     artifacts = []
-    for precision in shipped:
+    for precision in build.shipped:
         artifact = judged.outcome.artifacts[precision]
         artifacts.append(
             {
-                "path": _path(name, precision),
+                "path": _path(build.name, precision),
                 "role": "default" if precision == final.default else "fallback",
                 "format": artifact.format,
                 "precision": precision,
@@ -100,7 +106,7 @@ def _manifest(
     return {
         "schema": bundle.SCHEMA,
         "edgeopt": __version__,
-        "name": name,
+        "name": build.name,
         "source": {
             "file": model.origin.path.name,
             "format": model.origin.format,
@@ -116,16 +122,16 @@ def _manifest(
             "options": {},
             "minimum": choice.backend.minimum(judged.outcome.artifacts[final.default].path),
         },
-        "default_artifact": _path(name, final.default),
+        "default_artifact": _path(build.name, final.default),
         "artifacts": artifacts,
-        "golden": _golden_section(golden, shipped),
+        "golden": _golden_section(build.golden, build.shipped),
         "steps": [
             {"kind": r.step.kind, "name": r.step.name, "status": r.status, "reason": r.reason} for r in final.results
         ],
         "quality": quality,
         "placement": _placement(final),
         "memory": memory,
-        "budget": _budget(budget, final),
+        "budget": _budget(build.budget, final),
         "measured_on": _measured_on(target, measured),
         "verdict": {
             "text": verdict(final, measured, target),
