@@ -209,7 +209,7 @@ def _wrap(text: str, width: int | None) -> list[str]:
     if width is None or _cells(text) <= width:
         return [text]
     if _cells(text) == len(text):
-        return textwrap.wrap(text, width) or [""]
+        return textwrap.wrap(text, width, break_on_hyphens=False) or [""]  # names and paths stay whole
     lines = [""]
     for char in text:  # wide characters: textwrap counts characters, a terminal counts cells
         if _cells(lines[-1] + char) > width:

@@ -16,12 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.errors import ModelError, ToolchainError
-from edgeopt.model import Model
+from edgeopt.model import Model, save
 
 Feeds = Mapping[str, np.ndarray]
 
-INLINE_LIMIT = 1_500_000_000
-"""Above this many weight bytes a model goes through a file with external data: protobuf ends at 2 GB."""
+INLINE_LIMIT = 4_000_000
+"""Above this many weight bytes a model goes to the runtime through a temporary file with its data beside it: a
+protobuf and its bytes would be two more copies of the weights in memory, and end at 2 GB."""
 
 
 class Interpreter:
@@ -50,16 +51,17 @@ class Interpreter:
         settings.log_severity_level = 3
         settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False  # an arena keeps its peak until the end
         wanted = None if tensors is None else tuple(tensors)
+        model = source if isinstance(source, Path) else _exposing(source, wanted)
         try:
-            if isinstance(source, Path):
-                self._session = ort.InferenceSession(str(source), settings, providers=["CPUExecutionProvider"])
-            else:
-                self._session = _session_of(ort, _exposing(source, wanted), settings)
+            self._session = _session_of(ort, model, settings)
         except _session_errors() as error:
-            raise ModelError(
-                f"onnxruntime {ort.__version__} does not load the model: {_first_line(error)}",
-                remedy="Run `edgeopt inspect` on it; a custom operator or a newer opset is the usual cause.",
-            ) from error
+            reason = _first_line(error)
+            self._session = None if isinstance(model, Path) else _unoptimized(ort, model, settings)
+            if self._session is None:
+                raise ModelError(
+                    f"onnxruntime {ort.__version__} does not load the model: {reason}",
+                    remedy=_remedy(reason),
+                ) from error
         self.outputs: tuple[str, ...] = wanted or tuple(o.name for o in self._session.get_outputs())
         self.inputs: tuple[str, ...] = tuple(i.name for i in self._session.get_inputs())
 
@@ -120,7 +122,27 @@ def _exposing(model: Model, tensors: Sequence[str] | None) -> Model:
     return changed
 
 
-def _session_of(ort: Any, model: Model, settings: Any) -> Any:
+def _remedy(reason: str) -> str:
+    if "InferenceError" in reason:
+        return "Shapes contradict each other, perhaps in a branch that is never taken: fix fewer of them with --shape."
+    return "Run `edgeopt inspect` on it; a custom operator or a newer opset is the usual cause."
+
+
+def _unoptimized(ort: Any, model: Model, settings: Any) -> Any | None:
+    """A session without the runtime's own rewrites, which stumble over some graphs with inner tensors as outputs.
+
+    For models in memory only: a file is loaded as a device loads it.
+    """
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return _session_of(ort, model, settings)
+    except _session_errors():
+        return None
+
+
+def _session_of(ort: Any, model: Model | Path, settings: Any) -> Any:
+    if isinstance(model, Path):
+        return ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
     weight_bytes = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weight_bytes < INLINE_LIMIT:
         return ort.InferenceSession(
@@ -128,5 +150,5 @@ def _session_of(ort: Any, model: Model, settings: Any) -> Any:
         )
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
         path = Path(folder) / "model.onnx"
-        ir.save(model.ir.clone(), path, external_data="model.data")
+        save(model, path, external_data=True)
         return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])

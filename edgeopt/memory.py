@@ -12,8 +12,8 @@ All figures are estimates from the graph alone, in the graph's node order. The r
 5. In a Q/DQ graph the float values around an *integer operator* never exist: a runtime with integer kernels reads
    and writes the int8 tensors. An operator is one when all its computed inputs come from DequantizeLinear, and each
    output goes to one QuantizeLinear and nowhere else, directly or through Relu or Clip. Its output then has the bytes
-   of the quantized tensor (integer kernels of Gemm and MatMul may also write floats), and a DequantizeLinear that feeds only such operators aliases its input. Whether the
-   runtime really fuses them is read back by the backend.
+   of the quantized tensor (integer kernels of Gemm and MatMul may also write floats), and a DequantizeLinear that
+   feeds only such operators aliases its input. Whether the runtime really fuses them is read back by the backend.
 """
 
 from __future__ import annotations

@@ -196,7 +196,8 @@ def gate(quality: Quality, max_drop: float | None) -> str | None:
         return _metric_reason(quality.metric, max_drop)
     if max_drop is not None and quality.agreement is not None and 1 - quality.agreement.top1 > max_drop:
         agreement = quality.agreement.top1
-        return f"top-1 agreement with the float model is {agreement:.2%}, more than {max_drop:.2%} below 100 %"
+        found = f"top-1 agreement with the float model is {agreement:.2%} on {quality.samples} samples"
+        return f"{found}, more than {max_drop:.2%} below 100 %"
     if quality.sqnr_db < FLOOR_DB:
         worst = min(quality.outputs, key=lambda d: d.sqnr_db)
         return f"{worst.output}: SQNR {worst.sqnr_db:.1f} dB is below the floor of {FLOOR_DB:.0f} dB"

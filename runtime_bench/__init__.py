@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runtime_bench.golden import pooled_sqnr_db
     from runtime_bench.manifest import identity
     from runtime_bench.protocol import EFFORTS, Subject, measure
-    from runtime_bench.summary import compare, summarize
+    from runtime_bench.summary import charged_bytes, compare, summarize
     from runtime_bench.verify import verify_bundle
 
 _HOME = {
@@ -31,6 +31,7 @@ _HOME = {
     "EFFORTS": "protocol",
     "Subject": "protocol",
     "measure": "protocol",
+    "charged_bytes": "summary",
     "compare": "summary",
     "summarize": "summary",
     "verify_bundle": "verify",
@@ -42,6 +43,7 @@ __all__ = [
     "RuntimeMissing",
     "Subject",
     "VerifyFailure",
+    "charged_bytes",
     "compare",
     "identity",
     "measure",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from runtime_bench import stats
 
@@ -49,6 +49,20 @@ def summarize(subject: Mapping[str, Any]) -> dict[str, Any]:
         times = [process["phases_ns"][phase] for process in subject["processes"] if not process["error"]]
         result[phase + "_median_ns"] = stats.percentile(times, 0.5) if times else None
     return result
+
+
+def charged_bytes(memory: Mapping[str, Any], *, worst: bool = True) -> Optional[int]:
+    """What a budget counts of a subject's ``memory``: runtime plus model, the interpreter left out.
+
+    With ``worst`` the largest over the repeats, because a limit holds for every run and not for every second one; else
+    the sum of the medians, as tables show it. None where one of the two was not measured.
+    """
+    parts = [memory[stage] for stage in ("runtime", "model")]
+    if any(part["bytes"] is None for part in parts):
+        return None
+    middle = sum(int(part["bytes"]) for part in parts)
+    raw = [part.get("raw_bytes") or [] for part in parts]
+    return max([middle] + [int(sum(pair)) for pair in zip(*raw)]) if worst else middle
 
 
 def compare(measurement: Mapping[str, Any], a: str, b: str) -> dict[str, Any]:

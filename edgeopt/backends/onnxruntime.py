@@ -15,7 +15,7 @@ from edgeopt.errors import ToolchainError
 from edgeopt.interpreter import import_onnxruntime
 from edgeopt.model import Model, file_sha256, node_key, save
 from edgeopt.quantize.insert import QuantizedModel
-from edgeopt.quantize.placement import Rule, Table
+from edgeopt.quantize.placement import Rule, Table, constant_of
 from edgeopt.target import Target
 
 NAME = "onnxruntime"
@@ -75,10 +75,10 @@ def _refuse_mul(node: ir.Node) -> str | None:
 
 
 def _refuse_pool(node: ir.Node) -> str | None:
-    if node.attributes.get_int("ceil_mode", 0):
-        return "the integer kernel has no ceil_mode"
-    if node.attributes.get_int("count_include_pad", 0) and any(node.attributes.get_ints("pads", [])):
-        return "the integer kernel does not count padding"
+    if any(d != 1 for d in node.attributes.get_ints("dilations", [])):
+        return "the integer kernel has no dilations"
+    if node.attributes.get_int("ceil_mode", 0) and node.attributes.get_int("count_include_pad", 0):
+        return "the integer kernel counts padding that ceil_mode adds"
     return None
 
 
@@ -91,6 +91,12 @@ def _refuse_maxpool(node: ir.Node) -> str | None:
 def _refuse_resize(node: ir.Node) -> str | None:
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return "only nearest-neighbour resizing keeps values"
+    return None
+
+
+def _refuse_split(node: ir.Node) -> str | None:
+    if any(not (out.uses() or out.is_graph_output()) for out in node.outputs):
+        return "one of its outputs is not read"
     return None
 
 
@@ -117,11 +123,19 @@ TABLE = Table(
         "Squeeze": _MOVE,
         "Unsqueeze": _MOVE,
         "Transpose": _MOVE,
+        "DepthToSpace": _MOVE,
+        "Slice": _MOVE,
+        "Split": dataclasses.replace(_MOVE, refuses=_refuse_split),
         "Resize": dataclasses.replace(_MOVE, refuses=_refuse_resize),
     },
     folded=frozenset({"Relu", "Clip"}),
-    # The optimizer WeightBiasQuantization quantizes these per tensor, in silence, when they stand between DQ and Q.
-    shielded=frozenset({"Conv", "ConvTranspose", "Gemm"}),
+    # WeightBiasQuantization gives the first three weights per tensor, in silence, when they stand between DQ and Q.
+    # The others get an integer kernel, excluded or not, even one that cannot do what they ask (a dilated AveragePool).
+    shielded={
+        **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (0,)),
+        **dict.fromkeys(("MatMul", "Add", "Mul", "Concat", "Softmax"), None),
+        **dict.fromkeys(("AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"), None),
+    },
 )
 """Integer kernels of the CPU provider, reached through its Q/DQ selectors."""
 
@@ -195,8 +209,10 @@ class NodeRun:
 class Fused:
     """What the runtime's own optimizer made of an artifact.
 
-    ``mismatches`` lists nodes that were meant to run in int8 and do not, and weights whose type or
-    number of scales is not what was written.
+    ``mismatches`` lists nodes that were meant to run in int8 and do not, nodes whose float weight the runtime
+    quantized on its own, and weights whose number of scales is not what was written. An operator without weights that
+    was left in float between int8 ones, and which the runtime runs in int8, is reported and no mismatch: its inputs
+    and its result are rounded as before.
     """
 
     nodes: tuple[NodeRun, ...]
@@ -216,6 +232,7 @@ def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedMod
     integers = _integer_tensors(optimized)
     intended = set() if quantized is None else {node_key(n) for n in quantized.placement.int8}
     reasons = {} if quantized is None else quantized.placement.stays_float
+    weighted = {node_key(n) for n in source.graph if any(constant_of(n, i) is not None for i in range(len(n.inputs)))}
     nodes, mismatches = [], []
     for node in source.graph:
         key = node_key(node)
@@ -224,15 +241,14 @@ def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedMod
             nodes.append(NodeRun(key=key, op=node.op_type, runs="fused", why="folded into a neighbour by the runtime"))
             continue
         is_int8 = bool(_INTEGER_OP.search(found.op_type)) or (bool(found.inputs) and found.inputs[0] in integers)
-        why = (
-            ""
-            if is_int8
-            else reasons.get(key, "the model is float" if quantized is None else "not fused by the runtime")
-        )
+        if is_int8:
+            why = "" if quantized is None or key in intended else "between int8 operators the runtime does not ask"
+        else:
+            why = reasons.get(key, "the model is float" if quantized is None else "not fused by the runtime")
         nodes.append(NodeRun(key=key, op=node.op_type, runs="int8" if is_int8 else "float", why=why))
         if key in intended and not is_int8:
             mismatches.append(f"{key} ({node.op_type}) was meant to run in int8 and runs as {found.op_type}")
-        if key not in intended and _INTEGER_OP.search(found.op_type):
+        if key in weighted and key not in intended and _INTEGER_OP.search(found.op_type):
             mismatches.append(f"{key} ({node.op_type}) was to stay float and runs as {found.op_type}")
     if quantized is not None:
         mismatches += _weight_mismatches(by_name, quantized.weight_scale_counts)

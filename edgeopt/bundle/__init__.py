@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.bundle.destination import check_destination, sweep
 from edgeopt.bundle.layout import MANIFEST, RECORDS, SCHEMA, SUMS, canonical, safe_name
-from edgeopt.bundle.read import Bundle, VerificationError, read, verify
+from edgeopt.bundle.read import MEND, Bundle, VerificationError, read, verify
 from edgeopt.bundle.records import (
     Decision,
     Lock,
@@ -18,6 +18,7 @@ from edgeopt.bundle.write import Content, seal, write
 
 __all__ = [
     "MANIFEST",
+    "MEND",
     "RECORDS",
     "SCHEMA",
     "SUMS",

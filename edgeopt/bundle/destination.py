@@ -77,9 +77,8 @@ def _check_ours(place: Path, dest: Path, name: str, elsewhere: str) -> None:
         for sums in (SUMS, RECORDS):
             known.update(parse_sums(read_text(place / sums), sums))
     except BundleError as error:
-        raise BundleError(
-            f"{_shown(dest)} is not empty and not an intact bundle: {error.message}", remedy=elsewhere
-        ) from error
+        why = error.message.removeprefix(f"{place}: ").removeprefix(f"{place} is not a bundle: ")
+        raise BundleError(f"{_shown(dest)} is not empty and not an intact bundle: {why}", remedy=elsewhere) from error
     if manifest["name"] != name:
         raise BundleError(f"{_shown(dest)} holds a bundle of {manifest['name']!r}, not of {name!r}", remedy=elsewhere)
     strangers = sorted(path for path in _files(place) if path not in known)

@@ -32,6 +32,10 @@ _REQUIRED: Mapping[str, type] = {
 """Keys that this program needs besides those of the contract, which ``runtime_bench`` checks."""
 
 
+MEND = "Copy the whole folder again, or build it again."
+"""What to do with a bundle whose files are not the ones that were built."""
+
+
 class VerificationError(QualityError):
     """A golden output is outside its tolerance. ``result`` is the whole document, as for a bundle that passes."""
 
@@ -81,8 +85,11 @@ def read(path: Path) -> Bundle:
         raise BundleError(f"{path} {what}", remedy=name_it)
     if not os.path.lexists(path / MANIFEST):
         raise BundleError(f"{path} is not a bundle: it has no {MANIFEST}", remedy=name_it)
-    manifest = load_json(read_text(path / MANIFEST), MANIFEST)
-    check_manifest(manifest)
+    try:
+        manifest = load_json(read_text(path / MANIFEST), MANIFEST)
+        check_manifest(manifest)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error.message}", remedy=error.remedy or MEND) from error
     return Bundle(root=path, manifest=manifest)
 
 
@@ -134,7 +141,10 @@ def verify(bundle: Bundle | Path, progress: Callable[[str], None] | None = None)
     try:
         result: Mapping[str, Any] = runtime_bench.verify_bundle(str(root), progress)
     except runtime_bench.VerifyFailure as failure:
-        raise kinds.get(failure.code, BundleError)(failure.message) from failure
+        kind = kinds.get(failure.code, BundleError)
+        extra = "no list has it" in failure.message
+        remedy = "Move it out of the folder." if extra else MEND if kind is BundleError else None
+        raise kind(f"{root}: {failure.message}", remedy=remedy) from failure
     failed = [f"{check['name']}: {check['detail']}" for check in result["checks"] if not check["ok"]]
     if failed:
         raise VerificationError("; ".join(failed), result)

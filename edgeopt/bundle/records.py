@@ -82,6 +82,8 @@ def read_lock(path: Path, *, source_sha256: str | None = None, target: str | Non
         BundleError: no lock, a damaged or newer one, or one of another model or target.
     """
     file = path / "decisions.lock" if path.is_dir() else path
+    if not file.exists():
+        raise BundleError(f"{file} does not exist", remedy="Name a bundle, or the decisions.lock of one.")
     row = load_json(read_text(file), file.name)
     schema = row.get("schema") if isinstance(row, dict) else None
     if schema != LOCK_SCHEMA:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,9 @@ from edgeopt.calibration.stream import bind, samples
 from edgeopt.calibration.types import DataSet
 from edgeopt.model import TensorSpec
 
-_COMPARED = 8
+_COMPARED = 32
+"""Samples of the other set that are compared with this one."""
+
 _FAR = 16.0
 """Two sets whose largest magnitudes differ by more than this were not prepared alike."""
 
@@ -40,11 +44,11 @@ def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | N
     Args:
         dataset: the set.
         inputs: the model's inputs.
-        against: another set for the same model; its first samples are compared in range.
+        against: another set for the same model; its first samples are compared in range, and looked for in this set.
 
     Returns:
         Warnings, each naming the set: all zero, constant, a single sample, identical samples, raw pixels, random
-        values, a range unlike the other set's.
+        values, a range unlike the other set's, samples that are in both.
 
     Raises:
         CalibrationError: anything that makes the set unusable; names file, sample and input.
@@ -53,9 +57,12 @@ def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | N
     seen = {spec.name: _Seen() for spec in inputs}
     first: dict[str, npt.NDArray[np.generic]] | None = None
     alike = True
+    digests: set[bytes] = set()
     for feed in samples(dataset, inputs):
         for name, value in feed.items():
             seen[name].add(value)
+        if against is not None:
+            digests.add(_digest(feed))
         if first is None:
             first = feed
         elif alike:
@@ -67,7 +74,15 @@ def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | N
         warnings.append(f"{dataset.name}: a single sample: ranges will not hold for other inputs")
     elif alike and not all(figures.low == figures.high for figures in seen.values()):
         warnings.append(f"{dataset.name}: all {dataset.count} samples are identical")
-    return warnings + (_unlike(dataset, against, inputs, seen) if against is not None else [])
+    return warnings + (_compared(dataset, against, inputs, seen, digests) if against is not None else [])
+
+
+def _digest(feed: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+    """Eight bytes that tell one sample from another."""
+    found = hashlib.blake2b(digest_size=8)
+    for name in sorted(feed):
+        found.update(np.ascontiguousarray(feed[name]).tobytes())
+    return found.digest()
 
 
 def _doubts(dataset: DataSet, inputs: tuple[TensorSpec, ...], seen: dict[str, _Seen]) -> list[str]:
@@ -94,12 +109,22 @@ def _like_pixels(figures: _Seen) -> bool:
     return figures.whole and figures.low >= 0 and 32 < figures.high <= 255
 
 
-def _unlike(dataset: DataSet, other: DataSet, inputs: tuple[TensorSpec, ...], seen: dict[str, _Seen]) -> list[str]:
+def _compared(
+    dataset: DataSet, other: DataSet, inputs: tuple[TensorSpec, ...], seen: dict[str, _Seen], digests: set[bytes]
+) -> list[str]:
     theirs = {spec.name: _Seen() for spec in inputs}
+    shared = 0
     for feed in itertools.islice(samples(other, inputs), _COMPARED):
+        shared += _digest(feed) in digests
         for name, value in feed.items():
             theirs[name].add(value)
     warnings = []
+    if shared:
+        looked = min(_COMPARED, other.count)
+        warnings.append(
+            f"{dataset.name}: {shared} of the first {looked} samples of {other.name} are in it too: "
+            "the quality is judged on what calibrated, and says little about other inputs"
+        )
     for spec in inputs:
         here, there = seen[spec.name], theirs[spec.name]
         mine, yours = max(abs(here.low), abs(here.high)), max(abs(there.low), abs(there.high))

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from edgeopt.console import Step, printable, progress, silent
+from edgeopt.errors import EdgeoptError
 
-PATH = click.Path(path_type=Path)
-"""A path that the command itself looks at: a missing model is exit 3, not a usage error."""
+PATH = click.Path(path_type=Path, readable=False)
+"""A path that the command itself looks at: a model that is missing or not readable is exit 3, not a usage error."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr; errors and warnings stay.")
@@ -64,17 +65,30 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def emit_json(value: Any) -> None:
     """Print ``value`` on stdout as JSON that any locale can carry; nan and infinity are refused."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+    _echo(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
 def emit_path(path: Path) -> None:
     """Print a path on stdout, byte for byte."""
-    click.echo(str(path))
+    _echo(str(path))
 
 
 def emit_text(text: str) -> None:
     """Print text for people on stdout, whatever characters names in files hold."""
-    click.echo("\n".join(printable(line) for line in text.split("\n")))
+    _echo("\n".join(printable(line) for line in text.split("\n")))
+
+
+def _echo(text: str) -> None:
+    """Print on stdout; a full disk behind it is named as what it is."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EdgeoptError(
+            f"the result could not be written to standard output: {error.strerror}",
+            remedy="Send it elsewhere, or free some space.",
+        ) from error
 
 
 def warn(text: str) -> None:

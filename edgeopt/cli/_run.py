@@ -17,7 +17,7 @@ import click
 
 from edgeopt.cli._group import DEBUG
 from edgeopt.console import printable
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, did_you_mean
 
 INTERNAL, USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 _PATIENCE = 5.0
@@ -105,10 +105,18 @@ def _usage(error: click.UsageError) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 has it
         _say(error.ctx.get_help() if error.ctx is not None else "")
         return USAGE
-    _say(f"error: {error.format_message()}")
+    _say(f"error: {_usage_text(error)}")
     if error.ctx is not None:
         _say(f'Try "{error.ctx.command_path} --help".')
     return USAGE
+
+
+def _usage_text(error: click.UsageError) -> str:
+    """Click's sentence; for an unknown option the nearest one, where Click lists all that share some letters."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        known = [name for param in error.ctx.command.get_params(error.ctx) for name in param.opts]
+        return f'No such option "{error.option_name}".{did_you_mean(error.option_name, known)}'
+    return error.format_message()
 
 
 def _unexpected(error: Exception, *, debug: bool) -> int:

@@ -100,14 +100,17 @@ def command(
 
 @contextlib.contextmanager
 def _bundle_work(root: Path) -> Iterator[_Work]:
+    from edgeopt.bundle import MEND, read
     from runtime_bench import Subject, VerifyFailure, manifest, sums, verify
 
+    read(root)
     try:
         contract = manifest.parse(manifest.read(str(root)))
         manifest.check_files(contract, sums.check_listed(str(root), sums.DEVICE))
         verify.require_runtime(contract)
     except VerifyFailure as failure:
-        raise _FAILURES.get(failure.code, BundleError)(f"{root}: {failure.message}") from failure
+        kind = _FAILURES.get(failure.code, BundleError)
+        raise kind(f"{root}: {failure.message}", remedy=None if kind is ToolchainError else MEND) from failure
     chosen = [artifact for artifact in (contract.fallback, contract.default) if artifact is not None]
     yield _Work(
         subjects=[
@@ -257,5 +260,7 @@ def _write(path: Path, measurement: Mapping[str, Any]) -> None:
     try:
         temporary.write_text(json.dumps(measurement, allow_nan=False) + "\n", encoding="ascii")
         temporary.replace(path)
+    except OSError as error:
+        raise BenchError(f"{path} cannot be written: {error.strerror}", remedy="Give -o another path.") from error
     finally:
         temporary.unlink(missing_ok=True)

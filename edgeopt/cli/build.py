@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeopt.cli import _options as options
 
+if TYPE_CHECKING:
+    from edgeopt.target import Budget
+
 
 @click.command()
 @click.argument("model", type=options.PATH)
-@click.option("--target", "-t", required=True, help="A target's name (see `edgeopt targets list`) or a profile's path.")
+@click.option("--target", "-t", help="A target's name (see `edgeopt targets list`) or a profile's path.  [required]")
 @click.option("--out", "-o", type=options.PATH, help="Folder of the bundle.  [default: MODEL-TARGET]")
 @click.option("--calib", metavar="SET", help="Calibration set: a .toml, .npz, .npy, a folder, or 'random'.")
 @click.option("--eval", "evaluate", metavar="SET", help="Evaluation set, best with labels and a metric.")
@@ -40,7 +42,7 @@ from edgeopt.cli import _options as options
 @options.json_option
 def command(
     model: Path,
-    target: str,
+    target: str | None,
     out: Path | None,
     calib: str | None,
     evaluate: str | None,
@@ -63,12 +65,18 @@ def command(
     steps that need no data are tried.
     """
     from edgeopt.budget import parse_budget
+    from edgeopt.cli._screen import show
     from edgeopt.pipeline import Request, build
 
+    if target is None:
+        raise click.UsageError(
+            "Missing option --target: which device is it for? `edgeopt targets list` shows the profiles."
+        )
     try:
         limits = parse_budget(budget, max_drop)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    _check_measurable(limits, effort)
     request = Request(
         model=model,
         target=target,
@@ -90,47 +98,16 @@ def command(
     if as_json:
         options.emit_json({"bundle": str(bundle.root), "identity": bundle.manifest["identity"], **summary})
         return
-    _show(bundle.manifest, summary, bundle.root)
+    show(bundle.manifest, summary, bundle.root)
     options.emit_path(bundle.root)
 
 
-def _show(manifest: Mapping[str, Any], summary: Mapping[str, Any], root: Path) -> None:
-    """The first screen after a build, on stderr: what ships, against what, and what to read next."""
-    from edgeopt.console import bytes_text, fields, result_table
-
-    subjects, memory = summary["latency"]["subjects"], summary["memory"]
-    sizes = {"original": manifest["source"]["bytes"]} | {a["precision"]: a["bytes"] for a in manifest["artifacts"]}
-    rows = []
-    for name in ("original", "float32", "int8"):
-        if name not in sizes and name not in subjects:
-            continue
-        seen = subjects.get(name) or {}
-        rows.append(
-            [
-                name + (" (default)" if name == summary["default"]["precision"] else ""),
-                bytes_text(sizes.get(name)),
-                bytes_text((memory.get(name) or {}).get("charged")),
-                *(_milliseconds(seen, figure) for figure in ("median", "p90", "p95", "p99")),
-                f"{seen['cv']:.1%}" if seen.get("cv") is not None else "-",
-            ]
-        )
-    click.echo("", err=True)
-    result_table(["model", "size", "peak memory", "median", "p90", "p95", "p99", "CV"], rows)
-    click.echo("", err=True)
-    steps = manifest["steps"]
-    kept = [s["name"] for s in steps if s["status"] == "kept"]
-    undone = [f"{s['name']} ({s['reason']})" for s in steps if s["status"] == "rolled-back"]
-    lines = [("verdict", manifest["verdict"]["text"]), ("kept", ", ".join(kept) or "nothing changed")]
-    lines += [("rolled back", text) for text in undone]
-    lines += [("measured", f"{manifest['measured_on']['note']} ({manifest['measured_on']['machine']})")]
-    lines += [("warning", text) for text in manifest["verdict"]["warnings"]]
-    lines += [("report", str(root / "report.html"))]
-    fields(lines)
-
-
-def _milliseconds(summary: Mapping[str, Any], figure: str) -> str:
-    value = summary.get(f"{figure}_ns")
-    if value is not None:
-        return f"{value / 1e6:.3g} ms" if value >= 1e5 else f"{value / 1e3:.3g} us"
-    needs = summary.get(f"{figure}_needs")
-    return f"n/a (needs {needs})" if needs else "-"
+def _check_measurable(limits: Budget, effort: str) -> None:
+    """Refuse a limit on what the build is told not to measure, before any work."""
+    asked = [
+        name
+        for name, limit in (("memory", limits.peak_bytes), (f"p{limits.latency_percentile * 100:g}", limits.latency_ms))
+        if limit is not None
+    ]
+    if asked and effort == "none":
+        raise click.UsageError(f"--budget {asked[0]} needs a measurement, and --effort none makes none")

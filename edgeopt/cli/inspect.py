@@ -5,60 +5,81 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeopt.cli._options import PATH, emit_json, json_option, parse_shapes, shape_option
-from edgeopt.console import bytes_text, fields
+from edgeopt.cli._options import PATH, emit_json, json_option, parse_shapes, shape_option, warn
+from edgeopt.cli._screen import quality_text
+from edgeopt.console import bytes_text, fields, result_table
+from edgeopt.errors import BundleError
+
+if TYPE_CHECKING:
+    from edgeopt.model import Model, TensorSpec
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @shape_option
+@click.option("--nodes", is_flag=True, help="List the nodes with their keys, which --exclude takes.")
 @click.option("--trust-pickle", is_flag=True, help="Open pickles inside a .pt2 file. They can run any code.")
 @json_option
-def command(model: Path, shapes: Sequence[str], trust_pickle: bool, as_json: bool) -> None:
+def command(model: Path, shapes: Sequence[str], nodes: bool, trust_pickle: bool, as_json: bool) -> None:
     """Show what a model, or a bundle folder, holds and what it costs.
 
-    Nothing is run. Memory and operation counts are computed from the shapes.
+    Nothing is run. Memory and operation counts are computed from the shapes, after the rewrites that bring every model
+    into one form; nodes and parameters are those of the file.
     """
     fixed = parse_shapes(shapes)
-    if (model / "manifest.json").is_file():
+    if model.is_dir():
         described, rows = _bundle(model)
+        listed = [{key: node[key] for key in ("key", "op", "runs", "why")} for node in _placed(described, nodes)]
+        heads = ("key", "operator", "runs", "why")
     else:
-        described, rows = _model(model, fixed, trust_pickle)
+        described, rows, listed = _model(model, fixed, trust_pickle, nodes)
+        heads = ("key", "operator", "output", "MACs")
     if as_json:
-        emit_json(described)
+        emit_json({**described, "node_list": listed} if nodes else described)
+    elif nodes:
+        result_table(heads, [_cells(node) for node in listed], stream=sys.stdout)
     else:
         fields(rows, stream=sys.stdout)
 
 
-def _model(path: Path, shapes: Mapping[str, tuple[int, ...]], trust_pickle: bool) -> tuple[Any, list[tuple[str, str]]]:
+def _cells(node: Mapping[str, Any]) -> list[str]:
+    macs = {"macs": "-" if node["macs"] is None else _count(node["macs"])} if "macs" in node else {}
+    return [", ".join(v) if isinstance(v, list) else str(v) for v in {**node, **macs}.values()]
+
+
+def _model(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], trust_pickle: bool, nodes: bool
+) -> tuple[Any, list[tuple[str, str]], list[dict[str, Any]]]:
     from edgeopt import loaders, memory, passes
     from edgeopt.model import summary
-    from edgeopt.passes.infer_shapes import INFER_SHAPES
 
-    model = loaders.load(path, shapes=shapes, trust_pickle=trust_pickle)
-    shaped = passes.apply(INFER_SHAPES, model).model
+    model = shaped = loaders.load(path, shapes=shapes, trust_pickle=trust_pickle)
+    for rewrite in passes.NORMALIZE:  # shapes behind constant chains are known only once these are folded
+        shaped = passes.apply(rewrite, shaped).model
     cost, by_node = memory.footprint(shaped), memory.macs(shaped)
     unknown = [key for key, count in by_node.items() if count is None]
+    outputs = _outputs(model, shaped)
     seen = {
         "kind": "model",
         **summary(model),
         "peak_activation_bytes": cost.peak_activation_bytes,
+        "dynamic_dims": list(dict.fromkeys(d for spec in (*model.inputs, *outputs) for d in _open(spec))),
         "assumed": list(cost.assumed),
         "macs": sum(count or 0 for count in by_node.values()) if not unknown else None,
         "macs_unknown": unknown,
     }
     assumed = f" (with {', '.join(cost.assumed)})" if cost.assumed else ""
     external = "".join(f", {f['file']} {bytes_text(f['bytes'])}" for f in seen["external_files"])
-    return seen, [
+    rows = [
         ("file", f"{path} ({seen['format']}, {bytes_text(seen['bytes'])}{external})"),
         ("producer", seen["producer"] or "not stated"),
         ("opset", f"{seen['opset']} (IR version {seen['ir_version']})"),
         *[("input", str(spec)) for spec in model.inputs],
-        *[("output", str(spec)) for spec in model.outputs],
+        *[("output", str(spec)) for spec in outputs],
         ("dynamic dims", ", ".join(seen["dynamic_dims"]) or "none"),
         ("parameters", f"{seen['parameters']:,}"),
         ("weights", bytes_text(seen["weight_bytes"])),
@@ -67,6 +88,39 @@ def _model(path: Path, shapes: Mapping[str, tuple[int, ...]], trust_pickle: bool
         ("nodes", f"{seen['nodes']:,}"),
         ("operators", ", ".join(f"{op} {count}" for op, count in seen["ops"].items())),
     ]
+    return seen, rows, _nodes(model, shaped, by_node) if nodes else []
+
+
+def _outputs(model: Model, shaped: Model) -> list[TensorSpec]:
+    """The outputs, with the sizes that the file leaves open and its own nodes fix."""
+    known = {spec.name: spec for spec in shaped.outputs}
+    return [known.get(spec.name, spec) for spec in model.outputs]
+
+
+def _open(spec: TensorSpec) -> list[str]:
+    return [str(dim) for dim in spec.shape if not isinstance(dim, int)]
+
+
+def _nodes(model: Model, shaped: Model, macs: Mapping[str, int | None]) -> list[dict[str, Any]]:
+    """The nodes of the file in their order, without its Constant nodes, which no step works on."""
+    from edgeopt.model import node_key, spec_of
+
+    sizes = {out.name: str(spec_of(out)) for node in shaped.nodes() for out in node.outputs}
+    return [
+        {
+            "key": node_key(node),
+            "op": node.op_type,
+            "outputs": [sizes.get(out.name, str(out.name)) for out in node.outputs if out.name],
+            "macs": macs.get(node_key(node)),
+        }
+        for node in model.nodes()
+        if node.op_type != "Constant"
+    ]
+
+
+def _placed(manifest: Mapping[str, Any], wanted: bool) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = (manifest.get("placement") or {}).get("nodes", []) if wanted else []
+    return found
 
 
 def _known(value: int | None, shown: Any, assumed: str) -> str:
@@ -82,20 +136,29 @@ def _count(number: int) -> str:
 
 def _bundle(path: Path) -> tuple[Any, list[tuple[str, str]]]:
     from edgeopt import bundle
-    from edgeopt.errors import BundleError
+    from runtime_bench import VerifyFailure
+    from runtime_bench.sums import check_tree
 
+    if not (path / bundle.MANIFEST).is_file():
+        raise BundleError(
+            f"{path} is a folder without {bundle.MANIFEST}: no bundle", remedy="Name a bundle, or a model file in it."
+        )
     manifest = bundle.read(path).manifest
     try:
-        return {"kind": "bundle", **manifest}, _bundle_rows(manifest)
+        rows = _bundle_rows(manifest)
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"{path}: manifest.json is not as its schema says ({error!r})") from error
+    try:
+        check_tree(str(path.absolute()))
+    except VerifyFailure as failure:
+        warn(f"{failure.message}: what follows is what the manifest says; `edgeopt verify` refuses this bundle")
+    return {"kind": "bundle", **manifest}, rows
 
 
 def _bundle_rows(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     backend, run, quality = manifest["backend"], manifest["run"], manifest["quality"]
     instead = f" instead of {backend['preferred']}: {backend['reason']}" if backend.get("reason") else ""
     kept = [step["name"] for step in manifest["steps"] if step["status"] == "kept"]
-    judged = f"{quality['samples']} samples of {quality['set']}" if quality["verified"] else "not verified"
     return [
         ("bundle", f"{manifest['name']}, by edgeopt {manifest['edgeopt']}"),
         ("verdict", manifest["verdict"]["text"]),
@@ -112,7 +175,7 @@ def _bundle_rows(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             for a in manifest["artifacts"]
         ],
         ("steps kept", ", ".join(kept) or "none"),
-        ("quality", judged),
+        ("quality", quality_text(quality)),
         ("measured on", f"{manifest['measured_on']['machine']} ({manifest['measured_on']['note']})"),
         ("golden samples", str(manifest["golden"]["count"])),
     ]

@@ -61,8 +61,10 @@ def check_command(file: Path, as_json: bool) -> None:
     if as_json:
         emit_json({"file": str(file), "ok": not problems, "problems": problems})
     if problems:
+        several = f"{len(problems)} problems:\n  " if len(problems) > 1 else ""
         raise TargetError(
-            f"{file}: " + "\n".join(problems), remedy="Correct the profile; docs/add-a-target.md lists every key."
+            f"{file}: {several}" + "\n  ".join(problems),
+            remedy="Correct the profile; docs/add-a-target.md lists every key.",
         )
     if not as_json:
         emit_text(f"{file}: ok")
@@ -74,6 +76,8 @@ def _flat(described: dict[str, object]) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             for inner, item in value.items():
                 yield f"{key}.{inner}", _text(item)
+        elif key == "notes" and isinstance(value, (list, tuple)):
+            yield from (("note", str(note)) for note in value)  # sentences, one a line
         else:
             yield key, _text(value)
 

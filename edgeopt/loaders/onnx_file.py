@@ -67,6 +67,7 @@ def from_proto(
     _lift_external_constants(proto)
     if not sort_nodes(proto.graph):
         raise ModelError(f"{shown(path)}: the graph has a cycle, so no order of its nodes can be run.")
+    shapes_.forget_placeholders(proto)
     _check_signature(proto, path, shapes)
     shapes_.complete(proto, shapes, path)
     _check_graph(proto, path)

@@ -17,6 +17,18 @@ LIGHT_BYTES = 1024
 
 _LARGEST_DIM = 2**31 - 1
 
+_PLACEHOLDERS = ("", "?", "-1", "None")
+
+
+def forget_placeholders(proto: onnx.ModelProto) -> None:
+    """A dim called "?", or of size -1, is not known; two of them are not one size (Paddle names all of them so)."""
+    for graph in graphs_of(proto):
+        if isinstance(graph, onnx.GraphProto):
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                for dim in value.type.tensor_type.shape.dim:
+                    if dim.dim_value < 0 or (dim.HasField("dim_param") and dim.dim_param in _PLACEHOLDERS):
+                        dim.Clear()
+
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Read ``name=1x3x224x224``; ``name=`` alone is a scalar. The name may hold any character, ``=`` included.

@@ -7,18 +7,22 @@ the converter of ``onnx``, on a view without weights (see ``_proto``).
 2. Otherwise the converter rewrites the graph; its result must pass the ONNX checker at the internal opset.
 3. Names and keys of nodes, names of values, inputs and outputs stay. Nodes that the converter adds get new keys.
 4. A model newer than the internal opset is converted down in the same way, or left as it is with the reason.
-5. Refused: no default-domain opset, local functions that are left, an operator that the converter or the checker
+5. What the converter is known to get wrong in silence is put right or refused (``_converter_gaps``).
+6. Refused: no default-domain opset, local functions that are left, an operator that the converter or the checker
    does not accept.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import onnx
 import onnx.version_converter
 import onnx_ir as ir
 
 from edgeopt.model import INTERNAL_OPSET, Model
-from edgeopt.passes._graph import first_line, nodes_of
+from edgeopt.passes._converter_gaps import prepare
+from edgeopt.passes._graph import first_line, is_op, nodes_of
 from edgeopt.passes._pass import Pass, Refusal, Rewritten
 from edgeopt.passes._proto import lighten, restore_heavy
 from edgeopt.passes.lift_constants import lift
@@ -69,23 +73,29 @@ def _rewrite(model: ir.Model) -> Rewritten:
     if not (changed := _changed_ops(model, source)):
         _stamp(model)
         return Rewritten(count=1)
+    later = prepare(model, source)
+    if isinstance(later, str):
+        return Rewritten(count=0, refusals=(Refusal("model", f"opset {source} is kept: {later}"),))
     light = lighten(model)
     light.proto.ir_version = max(light.proto.ir_version, INTERNAL_IR_VERSION)
     try:
         converted = onnx.version_converter.convert_version(light.proto, INTERNAL_OPSET)
         converted.ir_version = light.proto.ir_version
-        onnx.checker.check_model(converted)
+        _check(converted)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         last = first_line(error).rsplit("failed: ", 1)[-1]
         why = f"opset {source} cannot be converted to {INTERNAL_OPSET} (changed: {', '.join(changed[:6])}): {last}"
         return Rewritten(count=0, refusals=(Refusal("model", why),))
     result = ir.from_proto(converted)
     restore_heavy(result, light.heavy)
+    # The converter makes a Resize without a name of an Upsample, in the same order, under another output name.
+    upsamples = iter([i for i, node in enumerate(light.nodes) if is_op(node, "Upsample")])
     for node in nodes_of(result):
         if node.name and node.name.isdecimal():
-            old = light.nodes[int(node.name)]
-            node.name, node.doc_string = old.name, old.doc_string
-            node.metadata_props.update(old.metadata_props)
+            _carry_over(light.nodes[int(node.name)], node, later.get(int(node.name), {}))
+        elif is_op(node, "Resize") and (index := next(upsamples, None)) is not None:
+            _carry_over(light.nodes[index], node, later[index])
+            node.outputs[0].name = light.nodes[index].outputs[0].name
         else:
             node.name = None
     result.graph.name, result.graph.doc_string = model.graph.name, model.graph.doc_string
@@ -94,6 +104,24 @@ def _rewrite(model: ir.Model) -> Rewritten:
     lift(model)
     _stamp(model)
     return Rewritten(count=len(changed))
+
+
+def _carry_over(old: ir.Node, node: ir.Node, attributes: Mapping[str, str]) -> None:
+    """Give a converted node what the view left out, and ``attributes`` on top."""
+    node.name, node.doc_string = old.name, old.doc_string
+    node.metadata_props.update(old.metadata_props)
+    for name, value in attributes.items():
+        node.attributes.add(ir.AttrString(name, value))
+
+
+def _check(converted: onnx.ModelProto) -> None:
+    """The checker asks for shapes of outputs that runtimes do not need."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(converted)
+    for value in checked.graph.output:
+        if value.type.tensor_type.elem_type and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
+    onnx.checker.check_model(checked)
 
 
 CONVERT_OPSET = Pass(name="convert-opset", rewrite=_rewrite, tolerance=1e-5, refuses=_refuses)

@@ -22,4 +22,5 @@ def _rewrite(model: ir.Model) -> int:
     return before - sum(len(graph.inputs) for graph in model.graphs())
 
 
-DROP_INITIALIZER_INPUTS = Pass(name="drop-initializer-inputs", rewrite=_rewrite, tolerance=1e-6)
+# No value changes, but a runtime may now fold what it had to compute: BatchNormalization into Conv, say.
+DROP_INITIALIZER_INPUTS = Pass(name="drop-initializer-inputs", rewrite=_rewrite, tolerance=1e-4)

@@ -188,7 +188,7 @@ def _why_not(node: ir.Node) -> str | None:
     size = _elements(node)
     if size is None:
         return "its inputs do not fit together"
-    needed = size * dtype.itemsize
+    needed = math.ceil(size * dtype.itemsize)
     freed = sum(constant_bytes(v) for v in dying)
     if needed <= LIMIT or needed <= freed or (_is_weight_cast(node, dtype) and dying):
         return None

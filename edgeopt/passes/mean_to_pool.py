@@ -72,4 +72,4 @@ def _flatten(node: ir.Node) -> None:
     graph.remove(node, safe=True)
 
 
-MEAN_TO_POOL = Pass(name="mean-to-pool", rewrite=_rewrite, tolerance=1e-5)
+MEAN_TO_POOL = Pass(name="mean-to-pool", rewrite=_rewrite, tolerance=1e-4)  # the order of a sum changes

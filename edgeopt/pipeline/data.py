@@ -110,7 +110,7 @@ def prepare(model: Model, *, calib: str | None, evaluate: str | None) -> Sets:
         else:
             warnings.append("no evaluation set and few samples: the calibration samples judge quality too")
         judging = chosen
-    if chosen is None:
+    if chosen is None and calib is None:
         warnings.append("no calibration set: no int8 activation is tried (give --calib)")
     source = judging or chosen
     probes = _noise(model.inputs) if source is None else _spread(source, model.inputs)

@@ -139,10 +139,11 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
         figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
         if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:
             default, code = "float32", "slower"
-            reason = f"slower than float on this kind of processor ({figures})"
+            reason = f"slower than the fused float model on this kind of processor ({figures})"
         elif ratio[1] > 1:
             warnings.append(
-                f"int8 is slower than float on the build host ({figures}): it ships for its size; measure on the device"
+                f"int8 is slower than the fused float model on the build host ({figures}): "
+                "it ships for its size; measure on the device"
             )
     if default == "int8" and float_fits and _violations("int8", judged, measured, budget):
         default, reason, code = "float32", "the budget holds in float only", "budget"
@@ -219,16 +220,23 @@ def _shortfall(judged: Judged, measured: Measured, broken: list[Check]) -> str:
         known = {p: f for p, f in figures.items() if f is not None}
         unit = units.get(check.name, "ms")
         if not known:
+            why = "nothing was measured" if measured.record is None else "this machine does not tell"
+            if unit == "ms":
+                why = measured.missing(float(check.name[1:]) / 100)
             parts.append(
-                f"{check.name} could not be measured, so the budget of {check.limit:,.0f} {unit} cannot be held"
+                f"{check.name} could not be measured ({why}), so the budget of {check.limit:,.6g} {unit} is not held"
             )
             continue
         best = min(known, key=lambda p: known[p])
         parts.append(
-            f"the smallest {check.name} reached is {known[best]:,.0f} {unit} ({best}); "
-            f"the budget is {check.limit:,.0f}: {known[best] - check.limit:,.0f} too many"
+            f"the smallest {check.name} reached is {_figure(known[best], unit)} {unit} ({best}); "
+            f"the budget is {_figure(check.limit, unit)}: {_figure(known[best] - check.limit, unit)} too many"
         )
     return "over budget: " + "; ".join(parts)
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.4g}" if unit == "ms" else f"{value:,.0f}"
 
 
 def _only(check: Check) -> Budget:

@@ -31,15 +31,32 @@ class Measured:
         if self.record is None or self.subject(a) is None or self.subject(b) is None:
             return None
         result = compare(self.record, a, b)
-        return None if result.get("low") is None else (result["ratio"], result["low"], result["high"])
+        return None if result["low"] is None else (result["ratio"], result["low"], result["high"])
+
+    def verdict(self, a: str, b: str) -> str | None:
+        """``faster``, ``slower``, ``equivalent`` or ``inconclusive``: ``b`` against ``a``."""
+        from runtime_bench import compare
+
+        return None if self.ratio(a, b) is None or self.record is None else str(compare(self.record, a, b)["verdict"])
+
+    def missing(self, percentile: float) -> str:
+        """Why a percentile has no value: how many calls it needs, how many were made."""
+        from runtime_bench import summarize
+
+        if self.record is None:
+            return "nothing was measured (--effort none)"
+        found = [summarize(s) for s in self.record["subjects"]]
+        key = f"p{percentile * 100:g}"
+        needs = max((s.get(f"{key}_needs") or 0 for s in found), default=0)
+        made = min((s["n"] for s in found), default=0)
+        return f"{key} needs {needs} calls and {made} were made (--effort standard makes more)" if needs else "unknown"
 
     def peak_bytes(self, name: str) -> int | None:
-        """Runtime plus model, the part of peak memory that a budget counts; None when unreadable."""
+        """Runtime plus model in the worst repeat, what a budget counts of peak memory; None when unreadable."""
+        from runtime_bench import charged_bytes
+
         subject = self.subject(name)
-        if subject is None or not subject.get("memory"):
-            return None
-        parts = [subject["memory"][part]["bytes"] for part in ("runtime", "model")]
-        return None if None in parts else sum(parts)
+        return charged_bytes(subject["memory"]) if subject is not None and subject.get("memory") else None
 
     def latency_ms(self, name: str, percentile: float) -> float | None:
         """A percentile of steady latency, None when there are too few samples for it."""
@@ -61,14 +78,14 @@ def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds:
     """
     if effort == "none":
         return Measured(record=None)
-    from runtime_bench import BenchFailure, Subject, measure, usable_threads
+    from runtime_bench import BenchFailure, Subject, measure
 
     assert outcome.baseline is not None
     subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline))]
     for precision, artifact in outcome.artifacts.items():
         subjects.append(Subject(precision, str(artifact.path), artifact.sha256, file=f"model/{artifact.path.name}"))
     try:
-        record = measure(subjects, list(golden.inputs), effort=effort, threads=usable_threads(threads), seconds=seconds)
+        record = measure(subjects, list(golden.inputs), effort=effort, threads=threads, seconds=seconds)
     except BenchFailure as error:
         kind = ToolchainError if error.code == ToolchainError.exit_code else BenchError
         raise kind(

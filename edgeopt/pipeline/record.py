@@ -115,7 +115,7 @@ def _manifest(build: Finished) -> Json:
         },
         "target": target_dict(target),
         "backend": {"name": choice.name, "preferred": choice.preferred, "reason": choice.reason},
-        "signature": _signature(model, sets),
+        "signature": _signature(model, judged.outcome.float_model, sets),
         "run": {
             "provider": choice.backend.PROVIDER,
             "threads": target.threads,
@@ -145,19 +145,21 @@ def verdict(final: Final, measured: Measured, target: Target) -> str:
     artifacts, default = final.judged.outcome.artifacts, final.default
     before, after = final.judged.outcome.original.origin.bytes, artifacts[default].bytes
     parts = [f"{default} ships: {size(after)}, {_times(before, after)} the source file"]
-    ratio = measured.ratio("original", default)
+    ratio, word = measured.ratio("original", default), measured.verdict("original", default)
     if ratio is not None:
         where = (
             "here, on this kind of processor" if comparable(target) else "on the build host, which is not the target"
         )
-        parts.append(f"{ratio[0]:.2f}x the time of the original {where} ({ratio[1]:.2f} to {ratio[2]:.2f})")
+        words = {"faster": "faster than", "slower": "slower than", "equivalent": "as fast as"}
+        compared = f"{words[word]} the original" if word in words else "not clearly faster or slower than the original"
+        parts.append(f"{compared} {where} ({ratio[0]:.2f}x the time, {ratio[1]:.2f} to {ratio[2]:.2f})")
     quality = final.judged.quality[default]
     if not final.judged.full:
-        parts.append("quality not verified on real inputs")
-    elif quality.metric is not None:
+        return "; ".join([*parts, "quality not verified on real inputs"])
+    if quality.metric is not None:
         parts.append(_metric_text(quality.metric))
     elif quality.agreement is not None:
-        parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float")
+        parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float on {quality.samples} samples")
     if math.isfinite(quality.sqnr_db):
         parts.append(f"SQNR {quality.sqnr_db:.1f} dB")
     return "; ".join(parts)
@@ -199,7 +201,8 @@ def _golden_section(golden: Golden, shipped: list[str]) -> Json:
     return {"count": golden.section["count"], "samples": samples, "tolerance": tolerance}
 
 
-def _signature(model: Model, sets: Sets) -> Json:
+def _signature(model: Model, analysed: Model, sets: Sets) -> Json:
+    """Inputs as loaded; outputs with what shape inference found out about them."""
     source = sets.evaluation or sets.calibration
     contract = {} if source is None else source.preprocessing
     only = contract.get("") if len(model.inputs) == 1 else None
@@ -217,7 +220,7 @@ def _signature(model: Model, sets: Sets) -> Json:
                 "preprocessing": rest or None,
             }
         )
-    outputs = [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in model.outputs]
+    outputs = [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in analysed.outputs]
     return {"inputs": inputs, "outputs": outputs}
 
 

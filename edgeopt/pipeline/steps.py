@@ -136,7 +136,8 @@ def _try_pass(step: Step, pass_: passes.Pass, search: _Search, target: Target, s
     kind = "real inputs" if sets.probes_are_real else "seeded noise"
     places = f"{applied.count} place{'s' if applied.count != 1 else ''}"
     note = f"; {applied.reason}" if applied.reason else ""
-    return _result(step, "kept", f"{places}, largest change {error:.1e} on {kind}{note}", before, after, started)
+    change = f"largest change {error:.1e}" if error else "no change"
+    return _result(step, "kept", f"{places}, {change} on {kind}{note}", before, after, started)
 
 
 def _try_quantize(
@@ -194,7 +195,7 @@ def _judge_choice(seen: Quality, before: Quality | None, min_gain: float) -> tup
         return f"{reason}: {gain:+.2f} dB, less than {min_gain:g} dB gained", False
     before_top1, top1 = (1.0 if q.agreement is None else q.agreement.top1 for q in (before, seen))
     if before_top1 - top1 > MAX_FALL:
-        return f"{reason}: {gain:+.2f} dB, but agreement was {before_top1:.1%}", False
+        return f"{reason}: {gain:+.2f} dB, but agreement was {before_top1:.1%} without it", False
     return f"{reason}: {gain:+.2f} dB", True
 
 

@@ -84,11 +84,14 @@ def quantize_model(
     for node in placement.weight_only:
         rule = table.rules[node.op_type]
         counts[node_key(node)] = _quantize_weight_alone(writer, nodes[node_key(node)], rule, weight_bits, per_channel)
+    from_int8 = {str(v.name) for v in placement.from_int8}
     for name in sorted(quantize_keys):
-        writer.pair(values[name], params[name])
+        readers = None if name in from_int8 else lambda node: node_key(node) in keys
+        writer.pair(values[name], params[name], readers)
     for node in list(graph):
         if node.op_type in table.shielded and node_key(node) not in keys:
-            writer.shield(node)
+            writer.shield(node, table.shielded[node.op_type])
+    writer.shield_subgraphs({"DequantizeLinear", *(op for op, rule in table.rules.items() if rule.role == "move")})
     graph.sort()
     writer.drop_unused_constants()
     return QuantizedModel(model=changed, placement=placement, weight_scale_counts=counts, notes=notes)

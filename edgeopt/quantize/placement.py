@@ -8,6 +8,7 @@ one Q/DQ pair each. It changes nothing.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
@@ -48,12 +49,13 @@ class Table:
         rules: by operator type.
         folded: activations that the runtime folds into the quantizer that follows.
         shielded: operators that the runtime would quantize on its own when they stand in float
-            between a DequantizeLinear and a single QuantizeLinear; they get a shield.
+            between DequantizeLinear and a single QuantizeLinear; they get a shield. By operator type:
+            the inputs that come from DequantizeLinear when it does so, None for all of them.
     """
 
     rules: Mapping[str, Rule]
     folded: Set[str]
-    shielded: Set[str] = frozenset()
+    shielded: Mapping[str, tuple[int, ...] | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,8 @@ class Placement:
         weight_only: nodes that compute in float from int8 weights.
         stays_float: reason by key for every node that does not.
         values: tensors that get a Q/DQ pair.
+        from_int8: those of them that an int8 node makes; everybody sees their rounded values. Of the others only int8
+            nodes do: a float tensor that is also a graph output, or read in float, stays exact there.
         same_scale: pairs (output, input) that must share parameters because the node only moves values.
         shared: groups that must share one range (Concat).
     """
@@ -73,6 +77,7 @@ class Placement:
     weight_only: tuple[ir.Node, ...]
     stays_float: Mapping[str, str]
     values: tuple[ir.Value, ...]
+    from_int8: Set[ir.Value]
     same_scale: tuple[tuple[ir.Value, ir.Value], ...]
     shared: tuple[tuple[ir.Value, ...], ...]
 
@@ -84,28 +89,28 @@ def plan_placement(
     exclude: Set[str] = frozenset(),
     apart: Callable[[ir.Node], str | None] = lambda node: None,
 ) -> Placement:
-    """Decide, in two sweeps: forward from the compute nodes, then backward from who profits.
+    """Decide, in three sweeps: forward from the compute nodes, backward from who profits, then what lies enclosed.
 
     Args:
         exclude: node keys to keep in float.
         apart: reason to keep a node's values in float that only statistics can tell.
     """
-    nodes = list(model.graph)
     reasons: dict[str, str] = {}
     chosen: dict[ir.Node, Rule] = {}
+    possible: dict[ir.Node, Rule] = {}
     quantized: set[ir.Value] = set()
     folded: dict[ir.Node, ir.Node] = {}
     weight_only: list[ir.Node] = []
-    for node in nodes:
+    for node in model.graph:
         producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        if _folds(node, producer, table, chosen):
-            assert producer is not None
+        if producer in chosen and _follower(producer, chosen[producer], table, exclude) is node:
             folded[producer] = node
             quantized.discard(producer.outputs[0])
             quantized.add(node.outputs[0])
             continue
         rule, reason = _rule_for(node, table, exclude)
-        if rule is not None and rule.role in ("join", "move"):
+        if rule is not None and rule.role in ("join", "move") and reason is None:
+            possible[node] = rule
             starved = [v for v in activation_inputs(node, rule) if v not in quantized]
             if starved:
                 reason = "its inputs are not int8"
@@ -123,7 +128,8 @@ def plan_placement(
         chosen[node] = rule
         quantized.update(node.outputs[:1] if rule.role != "move" else node.outputs)
     _drop_unprofitable(chosen, folded, reasons)
-    return dataclasses.replace(_collect(chosen, folded, reasons), weight_only=tuple(weight_only))
+    _add_enclosed(possible, table, exclude, chosen, folded, reasons)
+    return dataclasses.replace(_collect(chosen, folded, reasons, table), weight_only=tuple(weight_only))
 
 
 def activation_inputs(node: ir.Node, rule: Rule) -> list[ir.Value]:
@@ -167,17 +173,30 @@ def keys_of(node: ir.Node) -> set[str]:
     return {node_key(node), *filter(None, node.metadata_props.get(ABSORBED, "").split(","))}
 
 
-def _folds(node: ir.Node, producer: ir.Node | None, table: Table, chosen: Mapping[ir.Node, Rule]) -> bool:
-    """Whether the runtime folds this activation into the int8 operator before it, whose only reader it is."""
-    if (
-        producer is None
-        or producer not in chosen
-        or chosen[producer].role == "move"
-        or node.op_type not in table.folded
-    ):
-        return False
-    value = producer.outputs[0]
-    return not value.is_graph_output() and [use.node for use in value.uses()] == [node]
+def _follower(node: ir.Node, rule: Rule, table: Table, exclude: Set[str]) -> ir.Node | None:
+    """The activation that the runtime folds into this int8 operator: the only reader of its result."""
+    value = node.outputs[0]
+    readers = [use.node for use in value.uses()]
+    if rule.role == "move" or value.is_graph_output() or len(readers) != 1:
+        return None
+    reader = readers[0]
+    if reader.op_type not in table.folded or reader.graph is not node.graph or reader.inputs[0] is not value:
+        return None
+    return reader if limits(reader) is not None and exclude.isdisjoint(keys_of(reader)) else None
+
+
+def limits(activation: ir.Node) -> tuple[float, float] | None:
+    """The range of a Relu's or Clip's result; None when it is not known or does not contain 0, as every grid does."""
+    if activation.op_type == "Relu":
+        return 0.0, math.inf
+    found = []
+    for index, default in ((1, -math.inf), (2, math.inf)):
+        bound = activation.inputs[index] if index < len(activation.inputs) else None
+        constant = None if bound is None else constant_of(activation, index)
+        if bound is not None and (constant is None or constant.size != 1):
+            return None
+        found.append(default if constant is None else float(constant.numpy().reshape(-1)[0]))
+    return (found[0], found[1]) if found[0] <= 0.0 <= found[1] else None
 
 
 def _result(node: ir.Node, folded: Mapping[ir.Node, ir.Node]) -> tuple[ir.Value, ...]:
@@ -199,14 +218,52 @@ def _drop_unprofitable(chosen: dict[ir.Node, Rule], folded: dict[ir.Node, ir.Nod
             reasons[node_key(folded.pop(node))] = "follows a float operator"
 
 
-def _collect(chosen: Mapping[ir.Node, Rule], folded: Mapping[ir.Node, ir.Node], reasons: dict[str, str]) -> Placement:
+def _add_enclosed(
+    possible: Mapping[ir.Node, Rule],
+    table: Table,
+    exclude: Set[str],
+    chosen: dict[ir.Node, Rule],
+    folded: dict[ir.Node, ir.Node],
+    reasons: dict[str, str],
+) -> None:
+    """A join or move between tensors that are quantized anyway runs in int8: the runtime fuses it without asking."""
+    values = set(_collect(chosen, folded, reasons, table).values)
+    for node, rule in possible.items():
+        if node in chosen or not values.issuperset(activation_inputs(node, rule)):
+            continue
+        follower = _follower(node, rule, table, exclude)
+        if follower is not None and follower.outputs[0] in values:
+            folded[node] = follower
+            reasons.pop(node_key(follower), None)
+        elif not values.issuperset(node.outputs):
+            continue
+        chosen[node] = rule
+        del reasons[node_key(node)]
+
+
+def _held_up(node: ir.Node, result: ir.Value, table: Table) -> bool:
+    """Whether an activation keeps the runtime from leaving a result in float.
+
+    onnxruntime counts a Relu or Clip among the readers in, and then insists on a quantizer behind it, unless nothing
+    reads on.
+    """
+    if all(use.node.op_type not in table.folded for use in node.outputs[0].uses()):
+        return False
+    return result is node.outputs[0] or bool(result.uses())
+
+
+def _collect(
+    chosen: Mapping[ir.Node, Rule], folded: Mapping[ir.Node, ir.Node], reasons: dict[str, str], table: Table
+) -> Placement:
     values: dict[ir.Value, None] = {}
+    from_int8: set[ir.Value] = set()
     same_scale, shared = [], []
     for node, rule in chosen.items():
         inputs, outputs = activation_inputs(node, rule), _result(node, folded)
         values.update(dict.fromkeys(inputs))
+        from_int8.update(outputs)
         read_in_int8 = any(use.node in chosen for value in outputs for use in value.uses())
-        if read_in_int8 or not rule.float_output:
+        if read_in_int8 or not rule.float_output or _held_up(node, outputs[0], table):
             values.update(dict.fromkeys(outputs[:1] if rule.role != "move" else outputs))
         if rule.role == "move":
             same_scale += [(output, inputs[0]) for output in outputs]
@@ -217,6 +274,7 @@ def _collect(chosen: Mapping[ir.Node, Rule], folded: Mapping[ir.Node, ir.Node], 
         weight_only=(),
         stays_float=reasons,
         values=tuple(values),
+        from_int8=frozenset(from_int8),
         same_scale=tuple(same_scale),
         shared=tuple(shared),
     )

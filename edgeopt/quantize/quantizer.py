@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from edgeopt.model import Model
 from edgeopt.quantize.insert import QuantizedModel, quantize_model
-from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, plan_placement
+from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, limits, plan_placement
 from edgeopt.quantize.ranges import Statistics
 from edgeopt.quantize.scheme import QParams, activation_qparams
 from edgeopt.quantize.statistics import collect
@@ -139,21 +139,35 @@ def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
         name = str(value.name)
         percentile = 100.0 if name in outputs else choice.percentile
         ranges[name] = statistics[name].percentile_range(percentile)
+    inside = {str(v.name): found for v in placement.from_int8 if (found := _limits(v, calibrated.table)) is not None}
     groups = _Groups(ranges)
     for output, source in placement.same_scale:
         groups.join(str(output.name), str(source.name))
     for members in placement.shared:
         joined = [str(v.name) for v in members]
         widths = [high - low for low, high in (ranges[n] for n in joined if n in ranges)]
-        if max(widths) <= SHARE_RANGES * min(widths) and all(len(v.uses()) == 1 for v in members[:-1]):
+        low, high = min(ranges[n][0] for n in joined), max(ranges[n][1] for n in joined)
+        # Behind a folded Relu or Clip a range beyond its bounds would let through what it cuts off: it would not fold.
+        fits = all(
+            inside[n][0] <= low and high <= inside[n][1] for m in joined for n in groups.members(m) if n in inside
+        )
+        if fits and max(widths) <= SHARE_RANGES * min(widths) and all(len(v.uses()) == 1 for v in members[:-1]):
             for name in joined[:-1]:
                 groups.join(name, joined[-1])
     params = {}
     for name in ranges:
         agreeing = groups.members(name)
         low, high = min(ranges[m][0] for m in agreeing), max(ranges[m][1] for m in agreeing)
-        params[name] = activation_qparams(low, high, calibrated.scheme.activation)
+        bounds = [inside[m] for m in agreeing if m in inside]
+        grid = activation_qparams(low, high, calibrated.scheme.activation)
+        params[name] = grid.within(max(b[0] for b in bounds), min(b[1] for b in bounds)) if bounds else grid
     return params
+
+
+def _limits(value: ir.Value, table: Table) -> tuple[float, float] | None:
+    """What a Relu or Clip that was folded into the int8 operator before it lets through."""
+    producer = value.producer()
+    return limits(producer) if producer is not None and producer.op_type in table.folded else None
 
 
 def _channel_axis(node: ir.Node, rule: Rule) -> int | None:

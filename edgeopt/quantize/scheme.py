@@ -7,6 +7,7 @@ Inference", CVPR 2018. Activations are asymmetric per tensor, weights symmetric 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -37,6 +38,24 @@ class QParams:
         """Largest real value that can be represented."""
         return float(self.scale) * (_LIMITS[self.dtype][1] - self.zero_point)
 
+    def within(self, low: float, high: float) -> QParams:
+        """The same zero point with a scale small enough that no value lies outside ``[low, high]``, which contains 0.
+
+        A runtime drops a Relu or Clip before a quantizer that saturates at the same bounds.
+        """
+        qmin, qmax = _LIMITS[self.dtype]
+        scale = float(self.scale)
+        if self.zero_point > qmin and math.isfinite(low):
+            scale = min(scale, -low / (self.zero_point - qmin))
+        if self.zero_point < qmax and math.isfinite(high):
+            scale = min(scale, high / (qmax - self.zero_point))
+        if scale == float(self.scale) or scale < MIN_SCALE:
+            return self
+        fitted = np.float32(scale)
+        if fitted > scale:
+            fitted = np.nextafter(fitted, np.float32(0))
+        return dataclasses.replace(self, scale=fitted)
+
 
 def activation_qparams(low: float, high: float, dtype: str) -> QParams:
     """Asymmetric parameters whose grid contains zero exactly and covers ``[low, high]``.
@@ -49,9 +68,8 @@ def activation_qparams(low: float, high: float, dtype: str) -> QParams:
     scale = np.float32((high - low) / (qmax - qmin))
     if scale < MIN_SCALE:
         # A constant zero (or denormal) tensor: any finite scale represents it.
-        return QParams(
-            scale=np.float32(max(abs(low), abs(high), 2.0**-60) / 127), zero_point=(qmin + qmax + 1) // 2, dtype=dtype
-        )
+        zero_point = qmin if low == 0.0 else (qmin + qmax + 1) // 2
+        return QParams(scale=np.float32(max(abs(low), abs(high), 2.0**-60) / 127), zero_point=zero_point, dtype=dtype)
     if low == 0.0 and scale * np.float32(qmax - qmin) > np.float32(high):
         scale = np.nextafter(scale, np.float32(0))  # stay inside a Clip's bound, or the runtime keeps the Clip
     zero_point = int(np.clip(np.rint(qmin - low / float(scale)), qmin, qmax))

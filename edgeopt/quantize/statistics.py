@@ -35,7 +35,9 @@ def collect(
     fed = [str(v.name) for v in wanted if v.is_graph_input()]
     interpreter = Interpreter(model, tensors=computed) if computed else None
     count = 0
+    tensors: dict[str, np.ndarray] = {}
     for index, feeds in enumerate(samples):
+        tensors.clear()  # before the next run makes as many again
         tensors = {**(interpreter.run(feeds) if interpreter else {}), **{name: feeds[name] for name in fed}}
         for name in statistics:
             try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Set
+
 import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import NODE_KEY, node_key
 from edgeopt.quantize.scheme import QParams
 
-SHARED_BYTES = 8192
-"""Equal scales, zero points and biases up to this size are stored once."""
+LONGEST_BASE = 32
+"""Characters of a tensor's name that go into the names derived from it: some exporters write hundreds."""
 
 
 class Writer:
@@ -17,28 +20,31 @@ class Writer:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._names = {str(v.name) for v in graph.inputs} | set(graph.initializers)
+        self._names: set[str] = set()
+        for part in (graph, *graph.subgraphs()):  # an inner name would hide an outer one
+            self._names |= {str(v.name) for v in part.inputs} | set(part.initializers)
         for node in graph.all_nodes():
             self._names.update(str(v.name) for v in node.outputs)
             self._names.add(str(node.name))
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}  # by contents, as a digest
         self._replaced: list[ir.Value] = []
 
-    def fresh(self, base: str) -> str:
-        """``base``, or ``base_2``, ``base_3``, ... when it is taken."""
-        name, suffix = base, 1
+    def fresh(self, base: str, suffix: str) -> str:
+        """The end of ``base`` with ``suffix``, and ``_2``, ``_3``, ... behind it when that is taken."""
+        name = stem = f"{base[-LONGEST_BASE:]}_{suffix}"
+        count = 1
         while name in self._names:
-            suffix += 1
-            name = f"{base}_{suffix}"
+            count += 1
+            name = f"{stem}_{count}"
         self._names.add(name)
         return name
 
-    def initializer(self, base: str, array: np.ndarray) -> ir.Value:
-        """A constant; equal small ones (scales, zero points) are shared."""
-        key = (str(array.dtype), array.shape, array.tobytes() if array.nbytes <= SHARED_BYTES else b"")
-        if array.nbytes <= SHARED_BYTES and key in self._constants:
+    def initializer(self, base: str, suffix: str, array: np.ndarray) -> ir.Value:
+        """A constant; equal ones are stored once, so a weight of two operators stays one."""
+        key = (str(array.dtype), array.shape, hashlib.sha256(np.ascontiguousarray(array).data).digest())
+        if key in self._constants:
             return self._constants[key]
-        name = self.fresh(base)
+        name = self.fresh(base, suffix)
         value = ir.Value(
             name=name,
             type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
@@ -46,22 +52,19 @@ class Writer:
             const_value=ir.tensor(array, name=name),
         )
         self._graph.register_initializer(value)
-        if array.nbytes <= SHARED_BYTES:
-            self._constants[key] = value
+        self._constants[key] = value
         return value
 
     def constant(self, node: ir.Node, index: int, integers: np.ndarray, scales: np.ndarray, axis: int | None) -> None:
         """Feed ``node`` from DQ(integers). A per-tensor scale is a scalar."""
         old = node.inputs[index]
         base = str(old.name) if old is not None else f"{node_key(node)}_bias"
-        scale = self.initializer(f"{base}_scale", np.asarray(scales, np.float32).reshape(() if axis is None else (-1,)))
-        zeros = self.initializer(
-            f"{base}_zero_point", np.zeros(scales.shape if axis is not None else (), integers.dtype)
-        )
-        inputs = [self.initializer(f"{base}_quantized", integers), scale, zeros]
+        scale = self.initializer(base, "scale", np.asarray(scales, np.float32).reshape(() if axis is None else (-1,)))
+        zeros = self.initializer(base, "zero_point", np.zeros(scales.shape if axis is not None else (), integers.dtype))
+        inputs = [self.initializer(base, "quantized", integers), scale, zeros]
         attributes = {} if axis is None else {"axis": axis}
-        dq = ir.node("DequantizeLinear", inputs, attributes=attributes, name=self.fresh(f"{base}_DequantizeLinear"))
-        dq.outputs[0].name = self.fresh(f"{base}_dequantized")
+        dq = ir.node("DequantizeLinear", inputs, attributes=attributes, name=self.fresh(base, "DequantizeLinear"))
+        dq.outputs[0].name = self.fresh(base, "dequantized")
         dq.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
         dq.outputs[0].shape = ir.Shape(integers.shape)
         dq.metadata_props[NODE_KEY] = str(dq.name)
@@ -70,18 +73,22 @@ class Writer:
             self._replaced.append(old)
         node.replace_input_with(index, dq.outputs[0])
 
-    def pair(self, value: ir.Value, params: QParams) -> None:
-        """Put one Q/DQ pair on a value; every reader, graph outputs included, sees the dequantized one."""
-        uses = list(value.uses())
-        is_output = value.is_graph_output()
+    def pair(self, value: ir.Value, params: QParams, readers: Callable[[ir.Node], bool] | None) -> None:
+        """Put one Q/DQ pair on a value.
+
+        Args:
+            readers: who sees the dequantized value; None stands for all, graph outputs included.
+        """
+        uses = [use for use in value.uses() if readers is None or readers(use.node)]
+        is_output = value.is_graph_output() and readers is None
         producer = value.producer()
         name = str(value.name)
-        scale = self.initializer(f"{name}_scale", np.asarray(params.scale, np.float32))
-        zero = self.initializer(f"{name}_zero_point", np.asarray(params.zero_point, params.dtype))
-        q = ir.node("QuantizeLinear", [value, scale, zero], name=self.fresh(f"{name}_QuantizeLinear"))
-        q.outputs[0].name = self.fresh(f"{name}_quantized")
+        scale = self.initializer(name, "scale", np.asarray(params.scale, np.float32))
+        zero = self.initializer(name, "zero_point", np.asarray(params.zero_point, params.dtype))
+        q = ir.node("QuantizeLinear", [value, scale, zero], name=self.fresh(name, "QuantizeLinear"))
+        q.outputs[0].name = self.fresh(name, "quantized")
         q.outputs[0].type = ir.TensorType(ir.DataType.INT8 if params.dtype == "int8" else ir.DataType.UINT8)
-        dq = ir.node("DequantizeLinear", [q.outputs[0], scale, zero], name=self.fresh(f"{name}_DequantizeLinear"))
+        dq = ir.node("DequantizeLinear", [q.outputs[0], scale, zero], name=self.fresh(name, "DequantizeLinear"))
         q.outputs[0].shape = dq.outputs[0].shape = value.shape
         dq.outputs[0].type = value.type
         for node in (q, dq):
@@ -89,31 +96,56 @@ class Writer:
         for use in uses:
             use.node.replace_input_with(use.idx, dq.outputs[0])
         if is_output:
-            value.name = self.fresh(f"{name}_unquantized")
+            value.name = self.fresh(name, "unquantized")
             dq.outputs[0].name = name
-            self._graph.outputs[list(self._graph.outputs).index(value)] = dq.outputs[0]
+            for index, output in enumerate(self._graph.outputs):
+                if output is value:
+                    self._graph.outputs[index] = dq.outputs[0]
         else:
-            dq.outputs[0].name = self.fresh(f"{name}_dequantized")
+            dq.outputs[0].name = self.fresh(name, "dequantized")
         if producer is None:
             self._graph.insert_before(self._graph[0], [q, dq])
         else:
             self._graph.insert_after(producer, [q, dq])
 
-    def shield(self, node: ir.Node) -> None:
-        """Put a one-input Max, which is the identity, between a float operator and the quantizer behind it."""
-        source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    def shield(self, node: ir.Node, indices: tuple[int, ...] | None) -> None:
+        """Put a one-input Max, which is the identity, between a float operator and the quantizer behind it.
+
+        Args:
+            indices: the inputs that come from DequantizeLinear when the runtime would fuse the operator; None for all.
+        """
+        inputs = node.inputs if indices is None else [node.inputs[i] for i in indices]
+        sources = [value.producer() for value in inputs if value is not None]
         uses = list(node.outputs[0].uses())
-        if source is None or source.op_type != "DequantizeLinear" or len(uses) != 1:
+        if any(source is None or source.op_type != "DequantizeLinear" for source in sources) or len(uses) != 1:
             return
         if uses[0].node.op_type != "QuantizeLinear":
             return
-        value = node.outputs[0]
-        same = ir.node("Max", [value], name=self.fresh(f"{node_key(node)}_shield"))
-        same.outputs[0].name = self.fresh(f"{value.name}_shielded")
-        same.outputs[0].type, same.outputs[0].shape = value.type, value.shape
-        same.metadata_props[NODE_KEY] = str(same.name)
+        same = self._identity(node.outputs[0], node_key(node))
         uses[0].node.replace_input_with(uses[0].idx, same.outputs[0])
         self._graph.insert_after(node, same)
+
+    def shield_subgraphs(self, makers: Set[str]) -> None:
+        """Let subgraphs read what operators of the types ``makers`` make through an identity.
+
+        onnxruntime 1.32 moves a DequantizeLinear past operators that only move values; it aborts, the process with
+        it, where a subgraph reads their result.
+        """
+        for node in [n for n in self._graph if n.op_type in makers]:
+            for value in node.outputs:
+                if inner := [use for use in value.uses() if use.node.graph is not self._graph]:
+                    same = self._identity(value, str(value.name))
+                    for use in inner:
+                        use.node.replace_input_with(use.idx, same.outputs[0])
+                    self._graph.insert_after(node, same)
+
+    def _identity(self, value: ir.Value, base: str) -> ir.Node:
+        """A one-input Max of ``value``: an identity that no optimizer removes. The caller puts it into the graph."""
+        node = ir.node("Max", [value], name=self.fresh(base, "shield"))
+        same = node.outputs[0]
+        same.name, same.type, same.shape = self.fresh(base, "shielded"), value.type, value.shape
+        node.metadata_props[NODE_KEY] = str(node.name)
+        return node
 
     def drop_unused_constants(self) -> None:
         """Float constants that nobody reads any more leave the graph."""

@@ -14,6 +14,9 @@ from edgeopt.report.summary import Json, worst_sqnr
 NAMED = 3
 """Nodes of one reason that are named in its row; all are in the folded list."""
 
+SAME = 5e-4
+"""A change of bytes below this share would be written as 0.0 %; it is not written, and no bar is drawn for it."""
+
 STATUS = {"kept": "✓ kept", "rolled-back": "✗ rolled back", "skipped": "– skipped"}
 
 
@@ -78,16 +81,22 @@ def change(before: int | None, after: int | None) -> str:
     if before in (None, 0) or before == after:
         return text.size(after)
     share = after / before - 1
+    if abs(share) < SAME:
+        return text.size(after)
     return f"{text.size(after)} ({'+' if share > 0 else '−'}{abs(100 * share):.1f} %)"
 
 
 def sqnr(drift: Sequence[Json]) -> str:
-    """The worst SQNR of a step in words."""
-    return text.decibels(worst_sqnr(drift)) if drift else "not compared"
+    """The worst SQNR of a step in words; a rewrite has none, its largest change stands in its note."""
+    return text.decibels(worst_sqnr(drift)) if drift else "–"
 
 
 def _bars(diary: Sequence[Json]) -> Any:
-    shown = [r for r in diary if r["before"]["weight_bytes"] != r["after"]["weight_bytes"]]
+    shown = [
+        r
+        for r in diary
+        if abs(r["after"]["weight_bytes"] - r["before"]["weight_bytes"]) > SAME * r["before"]["weight_bytes"]
+    ]
     if not shown:
         return None
     first = shown[0]["before"]["weight_bytes"]
@@ -189,7 +198,13 @@ def unverified(found: Mapping[str, Any] | None) -> str:
 
 def metric_line(metric: Mapping[str, Any]) -> str:
     """The task metric of both models and the drop in percentage points."""
-    drop = f"{100 * metric['drop']:.2f}".replace("-", "−")
-    return (
-        f"{text.percent(metric['float'], 2)} float, {text.percent(metric['artifact'], 2)} artifact (drop {drop} points)"
-    )
+    figures = f"{text.percent(metric['float'], 2)} float, {text.percent(metric['artifact'], 2)} artifact"
+    known = ", paired 95 % interval" if metric.get("half_width") is not None else ""
+    return f"{figures} ({drop(metric)}{known})"
+
+
+def drop(metric: Mapping[str, Any]) -> str:
+    """The drop, or the gain, in percentage points with half the width of its interval, where that is known."""
+    half = metric.get("half_width")
+    spread = "" if half is None else f" ± {100 * half:.2f}"
+    return f"{'gain' if metric['drop'] < 0 else 'drop'} {100 * abs(metric['drop']):.2f}{spread} points"

@@ -21,8 +21,8 @@ def markdown(
 ) -> str:
     """Render the Markdown report; every name is escaped."""
     md = text.escape_markdown
-    latency = measured.latency(found["latency"], measurements)
-    memory = measured.memory(found["memory"], None, timelines)
+    latency = measured.latency(found["latency"], measurements, manifest["run"]["threads"])
+    memory = measured.memory(found["memory"], None, timelines, found["latency"].get("advice", []))
     steps, quality = decided.steps(diary), decided.quality(found["quality"])
     placement = decided.placement(manifest.get("placement") or {})
     environment = measured.environment(found["latency"], measurements, found["measured_on"] or {})
@@ -33,15 +33,19 @@ def markdown(
         grid(("", "Figure", "Conditions"), [(a, b, "; ".join(c)) for a, b, c in headline(manifest, found)]).markdown()
     )
     parts += _section("Budgets", "", decided.budgets(found["budget"]))
-    parts += _section("Latency", latency["lead"], latency.get("steady", Grid()), latency.get("start", Grid()))
-    parts += _section("Memory", memory["lead"], memory["table"])
+    lead = " ".join(part for part in (latency["lead"], latency.get("disturbed")) if part)
+    parts += _section("Latency", lead, latency.get("steady", Grid()), latency.get("start", Grid()))
+    lead = " ".join(part for part in (memory["lead"], memory["scattered"]) if part)
+    parts += _section("Memory", lead, memory["table"])
     parts += _bullets([line for _, line in memory.get("timeline_legend", [])], "Live activations, ")
     parts += _section("Steps", "", steps["tried"], steps["skipped"])
     parts += _section("What stayed float", placement["lead"], placement["reasons"])
     parts += _section("Quality", quality["lead"], _pairs(quality["facts"]), quality["outputs"])
     parts += _section("Environment", environment["lead"], _pairs(environment.get("facts", [])))
     parts += _bullets([f"{severity}: {advice}" for severity, advice in environment.get("advice", [])])
-    parts += _section("Contract", "", told["inputs"], told["outputs"], _pairs(told["run"]), told["files"])
+    stated = [grid((title, "Value"), pairs) for title, pairs in told["preprocessing"]]
+    grids = (told["inputs"], *stated, told["outputs"], _pairs(told["run"]), told["files"], _pairs(told["identity"]))
+    parts += _section("Contract", "", *grids)
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
 

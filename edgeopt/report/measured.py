@@ -10,7 +10,7 @@ from markupsafe import Markup
 from edgeopt.report import plots, text
 from edgeopt.report.grid import grid
 from edgeopt.report.lines import align, peak
-from edgeopt.report.summary import FIGURES, Json
+from edgeopt.report.summary import FIGURES, Json, disturbed, scattered
 
 WIDE, NARROW, HALF = 920, 330, 440
 COLORS = {"original": "rest", "float32": "float"}
@@ -27,8 +27,12 @@ def both(draw: Callable[[int], Markup]) -> tuple[Markup, Markup]:
     return draw(WIDE), draw(NARROW)
 
 
-def latency(found: Json, measurements: Mapping[str, Json]) -> Json:
-    """Distributions and tables of the measurement that ``report.json`` summarizes."""
+def latency(found: Json, measurements: Mapping[str, Json], wanted: int | None = None) -> Json:
+    """Distributions and tables of the measurement that ``report.json`` summarizes.
+
+    Args:
+        wanted: threads that the bundle runs with on its target; where fewer or more were used, the lead says so.
+    """
     if found["measurement"] is None:
         return {"lead": f"Not measured: {found['reason']}."}
     measurement = measurements[found["measurement"]]
@@ -51,8 +55,12 @@ def latency(found: Json, measurements: Mapping[str, Json]) -> Json:
         ],
     )
     processes = max((s["processes"] for s in summaries.values()), default=0)
+    used = found["threads"] or 0
+    threads = text.plural(used, "thread") + (f" (the target runs {wanted})" if wanted not in (None, used) else "")
+    told = disturbed(found["advice"])
     return {
-        "lead": f"Effort {found['effort']}, {text.plural(found['threads'] or 0, 'thread')}, "
+        "disturbed": f"Disturbed: {told}." if told else "",
+        "lead": f"Effort {found['effort']}, {threads}, "
         f"{text.plural(processes, 'fresh process', 'fresh processes')} a subject in alternation. "
         "Percentiles are observed values; the interval is that of the median over processes.",
         "strips": both(lambda width: plots.strips(subjects, width, scale)) if subjects else None,
@@ -109,7 +117,9 @@ def _steady_row(name: str, found: Json) -> tuple[str, ...]:
     )
 
 
-def memory(found: Mapping[str, Json], budget: int | None, timelines: Mapping[str, Sequence[Json]]) -> Json:
+def memory(
+    found: Mapping[str, Json], budget: int | None, timelines: Mapping[str, Sequence[Json]], advice: Sequence[Json] = ()
+) -> Json:
     """The three figures of each precision, and live activations over the graph."""
     known = {name: f for name, f in found.items() if all(f[key]["bytes"] is not None for key in FIGURES)}
     totals = {name: sum(f[key]["bytes"] for key in FIGURES) for name, f in known.items()}
@@ -127,8 +137,10 @@ def memory(found: Mapping[str, Json], budget: int | None, timelines: Mapping[str
         {f"{f['model']['source']}; {f['model']['method']}" for f in known.values() if "source" in f["model"]}
     )
     return {
-        "lead": "Peak resident memory of fresh processes. A budget counts model + runtime; the interpreter is shown "
-        "because Python needs it, a C program does not." + (f" Read from {'; '.join(sources)}." if sources else ""),
+        "lead": "Peak resident memory of fresh processes, the median of several. A budget counts model + runtime at "
+        "its largest; the interpreter is shown because Python needs it, a C program does not."
+        + (f" Read from {'; '.join(sources)}." if sources else ""),
+        "scattered": f"Not steady: {told}." if (told := scattered(advice)) else "",
         "legend": [
             ("model", "model: the artifact above a one-node model"),
             ("runtime", "runtime with a one-node model"),
@@ -136,7 +148,10 @@ def memory(found: Mapping[str, Json], budget: int | None, timelines: Mapping[str
         ],
         "bars": both(lambda width: plots.bars(rows, width, unit, limit=limit)) if rows else None,
         "table": grid(
-            ("Subject", ">Model", ">Anonymous", ">File-backed", ">Runtime", ">Model + runtime", ">Interpreter"),
+            (
+                "Subject",
+                *(">Model", ">Anonymous", ">File-backed", ">Runtime", ">Model + runtime", ">Largest", ">Interpreter"),
+            ),
             [_memory_row(name, f) for name, f in found.items()],
             notes=[_missing(f) for f in found.values()] if len(known) < len(found) else [],
         ),
@@ -153,6 +168,7 @@ def _memory_row(name: str, found: Json) -> tuple[str, ...]:
         text.size(model.get("file_bytes")),
         text.size(found["runtime"]["bytes"]),
         text.size(found["charged"]),
+        text.size(found["charged_worst"]),
         text.size(found["interpreter"]["bytes"]),
     )
 

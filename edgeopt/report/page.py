@@ -42,8 +42,8 @@ def page(
             for label, big, lines in headline(manifest, found)
         ],
         "budgets": decided.budgets(found["budget"]),
-        "latency": measured.latency(found["latency"], measurements),
-        "memory": measured.memory(found["memory"], budget, timelines),
+        "latency": measured.latency(found["latency"], measurements, manifest["run"]["threads"]),
+        "memory": measured.memory(found["memory"], budget, timelines, found["latency"].get("advice", [])),
         "steps": decided.steps(diary),
         "placement": decided.placement(manifest.get("placement") or {}),
         "quality": decided.quality(found["quality"]),
@@ -131,7 +131,8 @@ def _quality(quality: Mapping[str, Any] | None) -> Headline:
     sqnr = f"worst SQNR {text.decibels(worst)}" if worst is not None else "outputs identical"
     lines = []
     if metric := quality.get("metric"):
-        lines.append(f"{metric['name']} {text.percent(metric['float'])} → {text.percent(metric['artifact'])}")
+        before, after = text.percent(metric["float"], 2), text.percent(metric["artifact"], 2)
+        lines.append(f"{metric['name']} {before} → {after}, {decided.drop(metric)}")
     big = text.decibels(worst)
     if agreement := quality.get("agreement"):
         big = f"{text.percent(agreement['top1'])} agree"

@@ -17,7 +17,6 @@ from edgeopt.report.text import duration, number, shorten
 CHARACTER = 6.4
 """Mean width of a character of the 12 px chart font, in px."""
 
-
 Unit = tuple[float, str]
 """Unit of a time axis: nanoseconds in one, and its name."""
 
@@ -257,7 +256,8 @@ def _dots(row: Sequence[float], left: float, scale: float, limit: float, middle:
 def _x_axis(low: float, high: float, left: float, right: float, y: float, unit: str, *, grid: bool = True) -> list[str]:
     scale = (right - left) / (high - low)
     parts = [_line(left, y, right, y, "axis")]
-    values = ticks(low, high, max(2, int((right - left) / 90)))
+    most = max(2, int((right - left) / 90))  # then more, where round values give fewer than three marks
+    values = next(v for n in (*range(most, 10), 10) if len(v := ticks(low, high, n)) > 2 or n == 10)
     for value in values:
         x = left + (value - low) * scale
         parts.append(_line(x, y, x, y + 4, "axis"))

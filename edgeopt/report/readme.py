@@ -33,6 +33,7 @@ def readme(manifest: Mapping[str, Any], found: Json) -> str:
     parts.append(
         _block(
             "sh",
+            "# where pip says externally-managed-environment: python3 -m venv ~/bench && . ~/bench/bin/activate\n"
             f"python3 -m pip install {_requirement(manifest)} numpy\n"
             "sha256sum -c SHA256SUMS             # are the files whole?\n"
             "python3 bench.pyz verify            # does this device compute what the build host computed?\n"

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime_bench import compare, summarize
+from runtime_bench import charged_bytes, compare, summarize
 
 Json = dict[str, Any]
 
 SCHEMA = "edgeopt.report/1"
 BASELINES = ("original", "float32")
 """Subjects that a default artifact is compared with, in this order."""
+
+_DISTURBING = ("load_above_cpus", "throttled", "out_of_time", "process_failed")
+"""Advice that is told beside the figures as it is."""
 
 FIGURES = ("model", "runtime", "interpreter")
 
@@ -65,10 +68,16 @@ def _size(manifest: Mapping[str, Any], default: Json) -> Json:
 
 
 def _memory(figures: Mapping[str, Any]) -> Json:
-    """The three figures, and ``charged`` = runtime + model, which budgets count; None where one is missing."""
+    """The three figures, ``charged`` = runtime + model, and ``charged_worst``, its largest over the repeats.
+
+    Budgets count the last one. Both are None where a figure is missing.
+    """
     found: Json = {key: figures.get(key) or {"bytes": None, "reason": "not measured"} for key in FIGURES}
-    parts = [found["runtime"]["bytes"], found["model"]["bytes"]]
-    return {**found, "charged": None if None in parts else sum(parts)}
+    return {
+        **found,
+        "charged": charged_bytes(found, worst=False),
+        "charged_worst": charged_bytes(found, worst=True),
+    }
 
 
 def _latency(precision: str, measurements: Mapping[str, Json]) -> Json:
@@ -84,9 +93,22 @@ def _latency(precision: str, measurements: Mapping[str, Json]) -> Json:
             "threads": measurement.get("threads"),
             "subjects": {key: summarize(subject) for key, subject in subjects.items()},
             "ratio": compare(measurement, baseline, precision) if baseline else None,
+            "advice": list(measurement.get("advice", [])),
         }
     reason = "no measurement of the default artifact" if measurements else "the build made no measurement"
     return {"measurement": None, "reason": reason, "subjects": {}, "ratio": None}
+
+
+def disturbed(advice: Sequence[Mapping[str, Any]]) -> str:
+    """What disturbed the latencies, in one line; empty where nothing did. The whole advice is in the report."""
+    varied = [entry["text"].partition(":")[0] for entry in advice if entry["code"] == "high_cv"]
+    told = [f"the latency of {', '.join(varied)} varies by more than 10 % (CV)"] if varied else []
+    return "; ".join(told + [entry["text"] for entry in advice if entry["code"] in _DISTURBING])
+
+
+def scattered(advice: Sequence[Mapping[str, Any]]) -> str:
+    """Whose memory differed between processes, in one line; empty where none did."""
+    return "; ".join(entry["text"] for entry in advice if entry["code"] == "memory_varies")
 
 
 def _step(row: Mapping[str, Any]) -> Json:

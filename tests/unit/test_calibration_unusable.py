@@ -111,7 +111,8 @@ def test_Q07_two_sets_that_were_not_prepared_alike(tmp_path: Path) -> None:
     cal, evaluation = load_set(tmp_path / "cal.npy"), load_set(tmp_path / "eval.npy")
     (warning,) = check(cal, (X,), against=evaluation)
     assert re.match(r'cal: input "x" lies in -.*, in eval in -.*: the two were not prepared alike', warning)
-    assert check(evaluation, (X,), against=evaluation) == []
+    np.save(tmp_path / "more.npy", noise())
+    assert check(evaluation, (X,), against=load_set(tmp_path / "more.npy")) == []
 
 
 @pytest.mark.parametrize(
@@ -225,3 +226,14 @@ def test_a_missing_label_file_is_named(tmp_path: Path) -> None:
 
 def test_a_set_without_labels_has_none(tmp_path: Path) -> None:
     assert labels(load_set(described(tmp_path, 10, ""))) is None
+
+
+def test_a_set_that_judges_what_it_calibrated_is_told(tmp_path: Path) -> None:
+    array = noise(40)
+    for name, part in {"all": array, "half": array[20:], "other": noise(40)}.items():
+        np.savez(tmp_path / f"{name}.npz", x=part)
+    whole, half, other = (load_set(tmp_path / f"{name}.npz") for name in ("all", "half", "other"))
+    (same,) = check(whole, (X,), against=load_set(tmp_path / "all.npz"))
+    assert same.startswith("all: 32 of the first 32 samples of all are in it too: the quality is judged on what")
+    assert "half: 12 of the first 32 samples of all are in it too" in check(half, (X,), against=whole)[0]
+    assert check(other, (X,), against=whole) == []

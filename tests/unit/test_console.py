@@ -197,3 +197,12 @@ def test_progress_without_stderr_is_silent(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sys.stderr", None)
     with progress()("work") as note:
         note("x")
+
+
+def test_a_name_is_not_broken_at_its_hyphens() -> None:
+    text = render_fields([("kept", "infer-shapes, bias-correction, percentile-ranges")], width=30)
+    assert [line.split()[-1] for line in text.splitlines()] == [
+        "infer-shapes,",
+        "bias-correction,",
+        "percentile-ranges",
+    ]

@@ -146,7 +146,7 @@ def sample_manifest(int8: bytes, float32: bytes) -> Json:
             "samples": 2000,
             "outputs": [{"output": "y", "sqnr_db": 34.2, "cosine": 0.99981, "max_abs": 0.412}],
             "agreement": {"top1": 0.9915, "ties": 0.0},
-            "metric": {"name": "top1", "float": 0.9095, "artifact": 0.909, "drop": 0.0005},
+            "metric": {"name": "top1", "float": 0.9095, "artifact": 0.909, "drop": 0.0005, "half_width": 0.0021},
         },
         "placement": {
             "int8": 11,
@@ -168,7 +168,7 @@ def sample_manifest(int8: bytes, float32: bytes) -> Json:
             "latency_ms": None,
             "latency_percentile": 0.95,
             "max_drop": 0.01,
-            "checked": [{"name": "peak_bytes", "limit": 67_108_864, "measured": 35_651_584, "ok": True}],
+            "checked": [{"name": "memory", "limit": 67_108_864, "measured": 35_651_584, "ok": True}],
         },
         "measured_on": {
             "is_target": False,

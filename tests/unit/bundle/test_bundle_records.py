@@ -152,7 +152,7 @@ def test_damaged_lock_is_refused(tmp_path: Path, change: dict[str, object], text
 
 
 def test_absent_lock(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"decisions\.lock is missing"):
+    with pytest.raises(BundleError, match=r"decisions\.lock does not exist"):
         bundle.read_lock(tmp_path)
 
 

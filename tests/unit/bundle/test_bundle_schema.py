@@ -43,6 +43,8 @@ PLANTED: dict[str, Callable[[Json], object]] = {
     "unknown status": lambda m: m["steps"][0].update(status="maybe"),
     "missing figure without a reason": lambda m: m["memory"]["int8"]["model"].pop("reason"),
     "share above one": lambda m: m["quality"]["agreement"].update(top1=1.2),
+    "negative interval": lambda m: m["quality"]["metric"].update(half_width=-0.1),
+    "unknown word for SQNR": lambda m: m["quality"]["outputs"][0].update(sqnr_db="inf"),
     "quality without a claim": lambda m: m["quality"].pop("verified"),
     "verdict missing": lambda m: m.pop("verdict"),
     "not said where measured": lambda m: m["measured_on"].pop("is_target"),
@@ -75,6 +77,12 @@ def test_build_without_data_is_valid() -> None:
         "verified": False, "set": None, "samples": 0, "outputs": [], "agreement": None, "metric": None
     }  # fmt: skip
     manifest["later_key"] = 1
+    assert errors(manifest) == []
+
+
+def test_an_output_that_is_nothing_but_error_is_valid() -> None:
+    manifest = bundle.seal(sample_content())
+    manifest["quality"]["outputs"][0]["sqnr_db"] = "-inf"
     assert errors(manifest) == []
 
 

@@ -52,6 +52,13 @@ def convolutional(dims: tuple[int | str, ...] = (10, 3, 32, 32)) -> onnx.ModelPr
     return proto
 
 
+@pytest.mark.parametrize("unknown", ["?", "-1", "None", -1])
+def test_dims_called_unknown_are_not_one_size(unknown: str | int, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", convolutional((unknown, 3, unknown, unknown)))
+    assert [str(s) for s in load(path).inputs] == ["x: float32[?, 3, ?, ?]"]
+    assert [str(s) for s in load(path, shapes={"x": (1, 3, 48, 96)}).outputs] == ["y: float32[1, 4, 24, 48]"]
+
+
 def test_fixed_sizes_are_replaced_and_the_rest_follows(tmp_path: Path) -> None:
     loaded = load(write(tmp_path / "m.onnx", convolutional()), shapes={"x": (1, 3, 160, 96)})
     assert [str(s) for s in loaded.inputs] == ["x: float32[1, 3, 160, 96]"]

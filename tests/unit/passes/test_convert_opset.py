@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.backend.test.case.node as node_cases
+import onnx_ir as ir
 import pytest
 from onnx import parser
 
 from edgeopt.model import INTERNAL_OPSET
 from edgeopt.passes import apply
 from edgeopt.passes.convert_opset import CONVERT_OPSET
+from edgeopt.passes.infer_shapes import INFER_SHAPES
 from edgeopt.passes.inline_functions import INLINE_FUNCTIONS
 
-from .helpers import build, check, from_proto, initializer, ints, ops, rand
+from .helpers import assert_equal, build, check, feeds, from_proto, initializer, ints, node, ops, rand, run
 
 
 def keys(model) -> list[str]:
@@ -127,3 +130,76 @@ def test_local_functions_are_refused_until_inlined() -> None:
     model = from_proto(proto)
     assert check(CONVERT_OPSET, model, 0).reason == "local functions are left"
     check(CONVERT_OPSET, apply(INLINE_FUNCTIONS, model).model, 1)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    ("op", "opset", "scales"),
+    [
+        ("Upsample", 9, (1, 1, 2, 2)),
+        ("Upsample", 9, (1, 1, 1.5, 3)),
+        ("Resize", 10, (1, 1, 2, 1.7)),
+        ("Resize", 10, (1, 1, 0.5, 0.6)),
+    ],
+)
+def test_old_resizing_samples_where_it_did(op: str, opset: int, scales: tuple[float, ...], mode: str) -> None:
+    text = f'g (float[1,3,6,8] x) => (float[1,3,H,W] y) {{ a = Relu(x) u = {op}<mode="{mode}">(a, s) y = Tanh(u) }}'
+    model = build(text, opset=opset, ir_version=4, s=np.array(scales, np.float32))
+    after = check(CONVERT_OPSET, model, 3).model
+    resize = node(after, "Resize")
+    assert resize.attributes["coordinate_transformation_mode"].as_string() == "asymmetric"
+    assert resize.outputs[0].name == "u"
+    assert keys(after) == keys(model)
+
+
+def test_a_converter_that_forgets_how_to_sample_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted error: without the attributes the oracle of the test above fails."""
+    monkeypatch.setattr("edgeopt.passes.convert_opset._carry_over", lambda old, new, attributes: None)
+    text = 'g (float[1,3,6,8] x) => (float[1,3,12,16] y) { y = Upsample<mode="linear">(x, s) }'
+    model = build(text, opset=9, ir_version=4, s=np.array((1, 1, 2, 2), np.float32))
+    after = apply(CONVERT_OPSET, model).model
+    with pytest.raises(AssertionError):
+        assert_equal(model, after, CONVERT_OPSET.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "text", "why"),
+    [
+        ("Resize", 10, 'g (float[1,1,6,8] x) => (float[1,1,H,W] y) { y = Resize<mode="nearest">(x, s) }', "reduces"),
+        ("Hardmax", 11, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }", "several axes"),
+    ],
+)
+def test_what_cannot_be_said_at_the_internal_opset_keeps_its_own(op: str, opset: int, text: str, why: str) -> None:
+    arrays = {"s": np.array((1, 1, 2, 0.5), np.float32)} if op == "Resize" else {}
+    applied = check(CONVERT_OPSET, build(text, opset=opset, ir_version=5, **arrays), 0)
+    assert f"opset {opset} is kept: " in applied.reason
+    assert why in applied.reason
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_scan_with_a_batch_axis_keeps_its_opset() -> None:
+    [scan] = [c for c in node_cases.collect_testcases("Scan") if c.name == "test_scan_sum"]
+    assert "batch axis" in apply(CONVERT_OPSET, from_proto(scan.model)).reason
+
+
+def test_hardmax_of_the_last_axis_keeps_its_meaning() -> None:
+    text = """g (float[2,5] x, float[1,3,4] u) => (float[2,5] y, float[2,3,4] z) {
+        y = Hardmax(x) v = Expand(u, s) z = Hardmax<axis=2>(v)
+    }"""
+    model = build(text, opset=12, ir_version=6, s=ints(2, 3, 4))
+    check(CONVERT_OPSET, apply(INFER_SHAPES, model).model, 2)
+
+
+def test_outputs_without_a_shape_and_a_pad_that_carries_a_value() -> None:
+    text = """g (float[1,1,3,4] x) => (float[1,1,5,6] p, float[1,1,M,4] y) {
+        p = Pad<mode="reflect", pads=[0,0,1,1,0,0,1,1], value=0.5>(x)
+        y = Compress<axis=2>(x, c)
+    }"""
+    proto = ir.to_proto(build(text, opset=10, ir_version=5, c=np.array([True, False, True])).ir)
+    proto.graph.output[1].type.tensor_type.ClearField("shape")
+    model = from_proto(proto, valid=False)
+    after = apply(CONVERT_OPSET, model).model
+    assert after.ir.opset_imports[""] == INTERNAL_OPSET
+    inputs = feeds(model, 0)
+    for name, expected in run(model, inputs).items():
+        assert np.array_equal(run(after, inputs)[name], expected)

@@ -133,3 +133,64 @@ def test_the_second_choice_of_backend_is_said_once() -> None:
     made["verdict"]["warnings"] = ["built for onnxruntime, not for tensorrt: not in this version"]
     screen = words(render(made, steps, measured, lines)["report.html"]).partition("Budgets")[0]
     assert screen.count("tensorrt") == 1
+
+
+def test_the_interval_of_the_drop_is_in_all_three() -> None:
+    made, steps, measured, lines = fixture.build()
+    made["quality"]["metric"]["half_width"] = 0.0062
+    files = render(made, steps, measured, lines)
+    told = "drop 0.75 ± 0.62 points"
+    assert words(files["report.html"]).count(told) == 2
+    assert files["report.md"].decode().count(told) == 2
+    assert files["README.md"].decode().count(told) == 1
+    made["quality"]["metric"]["drop"] = -0.0075
+    assert "gain 0.75 ± 0.62 points" in words(render(made, steps, measured, lines)["report.html"])
+
+
+def test_what_disturbed_a_measurement_stands_beside_its_figures() -> None:
+    made, steps, measured, lines = fixture.build()
+    measured["build"]["threads"] = 2
+    measured["build"]["advice"] = [
+        {"code": "load_above_cpus", "severity": "warning", "text": "load average 9.0 on 2 CPUs"},
+        {"code": "memory_varies", "severity": "warning", "text": "float32: 1 to 9 MB over 3 processes"},
+    ]
+    files = render(made, steps, measured, lines)
+    page = words(files["report.html"])
+    latency, memory = (
+        page.partition("Steady state")[0],
+        page.partition("Steady state")[2].partition("Size and quality")[0],
+    )
+    for text in (latency, files["report.md"].decode()):
+        assert "2 threads (the target runs 4)" in text
+        assert "Disturbed: load average 9.0 on 2 CPUs." in text
+    assert "Not steady: float32: 1 to 9 MB over 3 processes." in memory
+    assert "Not steady" not in latency
+    assert json.loads(files["report.json"])["latency"]["advice"] == measured["build"]["advice"]
+
+
+def test_memory_shows_its_largest_repeat() -> None:
+    made, steps, measured, lines = fixture.build()
+    model = made["memory"]["int8"]["model"]
+    runtime = made["memory"]["int8"]["runtime"]
+    model["raw_bytes"] = [model["bytes"] + 40_000_000, model["bytes"], model["bytes"]]
+    runtime["raw_bytes"] = [runtime["bytes"]] * 3
+    found = json.loads(render(made, steps, measured, lines)["report.json"])["memory"]["int8"]
+    assert found["charged"] == model["bytes"] + runtime["bytes"]
+    assert found["charged_worst"] == found["charged"] + 40_000_000
+
+
+def test_a_change_of_nothing_is_not_written_as_a_change() -> None:
+    made, steps, measured, lines = fixture.build()
+    steps[0]["after"]["weight_bytes"] = steps[0]["before"]["weight_bytes"] + 100
+    steps[0]["drift"] = []
+    page = words(render(made, steps, measured, lines)["report.html"])
+    assert "0.0 %)" not in page.partition("What stayed float")[0].partition("Size and quality")[2]
+    assert "not compared" not in page
+    assert page.count("17 folded") == 1
+
+
+def test_the_text_report_has_the_whole_contract() -> None:
+    made, steps, measured, lines = fixture.build()
+    text = render({**made, "identity": "d" * 64}, steps, measured, lines)["report.md"].decode()
+    for part in ("Preprocessing of inputs", "0.485", "Identity of the bundle", "d" * 64, "at least 20.9 dB"):
+        assert part in text

@@ -138,3 +138,10 @@ def test_the_checker_sees_planted_faults() -> None:
     found = " ".join(svg.faults(chart))
     for word in ("overlap", "cut off", "x=nan", "x=1.234"):
         assert word in found
+
+
+@pytest.mark.parametrize("high", [1.3, 7.1, 42.0, 99.0, 430.0])
+def test_a_narrow_axis_still_has_marks_to_read_a_value_from(high: float) -> None:
+    chart = str(plots.strips([plots.Strip(name="a", css="low", rows=[("p", [high])], center=high)], 330, (1e6, "ms")))
+    labels = chart[chart.index('class="axis"') :].count("mid quiet")
+    assert 3 <= labels <= 8

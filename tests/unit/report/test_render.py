@@ -84,6 +84,7 @@ def test_readme_tells_how_to_check_verify_measure_and_run(files: dict[str, bytes
         "python3 bench.pyz verify",
         "python3 bench.pyz --json out.json",
         'python3 -m pip install "onnxruntime>=1.17.0" numpy',
+        "externally-managed-environment",
         "ort.InferenceSession(",
         "intra_op_num_threads = 4",
         "report.html",

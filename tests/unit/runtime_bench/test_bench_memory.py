@@ -164,3 +164,18 @@ def test_measure_has_memory_for_each_subject_and_shares_the_lower_stages(
     for subject in measurement["subjects"]:
         assert subject["memory"]["interpreter"]["bytes"] > 3e6
         assert subject["memory"]["model"]["bytes"] < 1e6
+
+
+def test_what_a_budget_counts_is_the_worst_repeat_of_runtime_and_model() -> None:
+    found = {
+        "interpreter": {"bytes": 1000, "raw_bytes": [1000, 1000, 1000]},
+        "runtime": {"bytes": 50, "raw_bytes": [50, 60, 40]},
+        "model": {"bytes": 100, "raw_bytes": [100, 95, 120]},
+    }
+    assert runtime_bench.charged_bytes(found) == 160  # the third repeat, not 60 + 120, which never was
+    assert runtime_bench.charged_bytes(found, worst=False) == 150
+    assert runtime_bench.charged_bytes({**found, "model": {"bytes": 200}}) == 250
+    below = {**found, "runtime": {"bytes": 0, "raw_bytes": [-9]}, "model": {"bytes": 0, "raw_bytes": [-9]}}
+    assert runtime_bench.charged_bytes(below) == 0
+    for worst in (True, False):
+        assert runtime_bench.charged_bytes({**found, "model": {"bytes": None, "reason": "x"}}, worst=worst) is None
