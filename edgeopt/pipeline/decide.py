@@ -135,6 +135,9 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
     warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain())]
     float_fits = not _violations("float32", judged, measured, budget)
     ratio = measured.ratio("float32", "int8")
+    sizes = {precision: artifact.bytes for precision, artifact in judged.outcome.artifacts.items()}
+    if default == "int8" and sizes["int8"] >= sizes["float32"] and float_fits:
+        default, reason, code = "float32", "it is not smaller than the fused float model", "size"
     if default == "int8" and ratio is not None:
         figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
         if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:

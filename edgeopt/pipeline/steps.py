@@ -30,7 +30,7 @@ from edgeopt.target import Target
 MAX_FALL = 0.02
 """A refinement may lower the agreement by this share: one or two samples of a hundred flip by chance."""
 
-KERNEL_ROUNDING = 1e-5
+KERNEL_ROUNDING = 1e-4
 """Even a rewrite that changes no value may let the runtime pick another kernel, which rounds differently."""
 
 Outputs = list[Mapping[str, np.ndarray]]

@@ -52,7 +52,7 @@ class QParams:
         if scale == float(self.scale) or scale < MIN_SCALE:
             return self
         fitted = np.float32(scale)
-        if fitted > scale:
+        if float(fitted) > scale:  # compared in float64: numpy would round the other side first
             fitted = np.nextafter(fitted, np.float32(0))
         return dataclasses.replace(self, scale=fitted)
 

@@ -204,3 +204,8 @@ def test_dynamic_pad_chain_with_a_shape_in_it() -> None:
     after = apply_all(NORMALIZE + FUSIONS, model)
     assert_equal(model, after, 1e-5)
     assert ops(after) == {"Conv": 1}
+
+
+def test_the_growth_is_told_in_whole_bytes() -> None:
+    model = build("g (float[1] x) => (float[16,64] y) { e = Expand(c, s) y = Add(e, x) }", c=rand(0, 1), s=ints(16, 64))
+    assert "the file would grow by 4076 bytes" in check(FOLD_CONSTANTS, model, 0).reason

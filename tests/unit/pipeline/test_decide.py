@@ -125,6 +125,13 @@ def test_a_budget_that_needs_int8_overrules_the_veto() -> None:
     assert [(c.name, c.measured, c.ok) for c in final.checks] == [("size", 1000, True)]
 
 
+def test_int8_that_is_not_smaller_does_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZE, "int8", 4000)
+    final = run(judged(), Figures(latency=(0.5, 0.4, 0.6)))
+    assert final.default == "float32"
+    assert final.reason_codes["quantize-int8"] == "size"
+
+
 def test_a_latency_budget_that_only_float_meets() -> None:
     figures = Figures(milliseconds={"float32": 4.0, "int8": 9.0})
     final = run(judged(), figures, Budget(latency_ms=5.0))

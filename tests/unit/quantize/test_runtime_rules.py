@@ -349,19 +349,3 @@ def test_new_names_hide_none_of_a_subgraph(tmp_path: Path) -> None:
     built = build(with_flag(nodes, {"i": MAP, "y": MAP}), tmp_path)
     assert "a_scale" not in built.quantized.model.graph.initializers
     assert min(built.decibel(n) for n in ("i", "y")) > 25
-
-
-def test_a_float_model_that_the_runtime_cannot_optimize_is_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime pushes this Transpose through the Resize when an inner tensor is an output, and then refuses it."""
-    nodes = [
-        op("MatMul", ["x", "m"], "t"),
-        op("Transpose", ["t"], "p", perm=[0, 2, 3, 1]),
-        op("Resize", ["p", "", "scales"], "r", mode="linear"),
-        op("Add", ["p", "p"], "a"),
-        op("Sigmoid", ["r"], "s"),
-    ]
-    arrays = {"m": nets.normal(0, SIDE, 6, fan=SIDE), "scales": np.array([1, 1, 2, 1], np.float32)}
-    model = net(nodes, {"s": (1, 8, 12, 8), "a": (1, 8, 6, 8)}, **arrays)  # type: ignore[dict-item]
-    feeds = {"x": np.random.default_rng(0).standard_normal(MAP).astype(np.float32)}
-    found = Interpreter(model, tensors=["t", "p"]).run(feeds)
-    assert np.array_equal(found["p"], found["t"].transpose(0, 2, 3, 1))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,3 +94,29 @@ def test_q02_bias_never_saturates() -> None:
     assert np.abs(stored.astype(np.int64)).max() < 2**31 - 1
     np.testing.assert_allclose(stored * (activation * fitted).astype(np.float64), bias, rtol=0.01, atol=1e-4)
     assert fitted[1] == scales[1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (-0.5, 0.7), (0.0, 6.0), (-math.inf, 0.4), (-0.3, math.inf)])
+def test_a_grid_within_the_bounds_of_a_clip(bounds: tuple[float, float], dtype: str) -> None:
+    observed = max(bounds[0], -3.0), min(bounds[1], 3.0)
+    free = scheme.activation_qparams(*observed, dtype)
+    grid = free.within(*bounds)
+    assert bounds[0] <= grid.low
+    assert grid.high <= bounds[1]
+    assert grid.zero_point == free.zero_point
+    # At most one step is lost at either end.
+    assert grid.low - observed[0] <= float(free.scale)
+    assert observed[1] - grid.high <= float(free.scale)
+
+
+def test_a_grid_that_fits_is_left_alone() -> None:
+    grid = scheme.activation_qparams(-1.0, 2.0, "uint8")
+    assert grid.within(-8.0, 8.0) is grid
+
+
+@pytest.mark.parametrize(("dtype", "lowest"), [("int8", -128), ("uint8", 0)])
+def test_a_tensor_of_zeros_has_a_one_sided_grid(dtype: str, lowest: int) -> None:
+    grid = scheme.activation_qparams(0.0, 0.0, dtype)
+    assert grid.zero_point == lowest
+    assert grid.scale > 0

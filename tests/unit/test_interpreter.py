@@ -1,0 +1,87 @@
+"""The float reference: inner tensors as outputs, and models that the runtime's own rewrites cannot take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from edgeopt import interpreter
+from edgeopt.errors import ModelError
+from edgeopt.interpreter import Interpreter
+from edgeopt.model import Model, save
+from tests.unit.quantize import nets
+
+
+def resized() -> Model:
+    """onnxruntime 1.32 pushes the second Transpose through the Resize and refuses what it made of it."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "m"], ["t"]),
+        helper.make_node("Relu", ["t"], ["r"]),
+        helper.make_node("Transpose", ["t"], ["p"], perm=[0, 2, 3, 1]),
+        helper.make_node("Add", ["t", "r"], ["a"]),
+        helper.make_node("Resize", ["p", "", "scales"], ["u"], mode="linear"),
+        helper.make_node("Sigmoid", ["u"], ["s"]),
+        helper.make_node("Transpose", ["s"], ["q"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["s", "q"], ["y"]),
+    ]
+    arrays = {"m": nets.normal(0, 9, 6, fan=9), "scales": np.array([1, 1, 2, 2], np.float32)}
+    outputs = [("y", [1, 9, 12, 12]), ("a", [1, 3, 9, 6]), ("p", [1, 9, 6, 3])]
+    return nets.make(nodes, [("x", [1, 3, 9, 9])], outputs, arrays, opset=20)
+
+
+def feeds() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)}
+
+
+def test_inner_tensors_are_returned_in_the_order_asked_for() -> None:
+    found = Interpreter(resized(), tensors=["r", "t"]).run(feeds())
+    assert list(found) == ["r", "t"]
+    assert np.array_equal(found["r"], np.maximum(found["t"], 0))
+
+
+@pytest.mark.parametrize("tensor", ["t", "p", "a", "u", "s", "y"])
+def test_any_tensor_can_be_asked_for(tensor: str) -> None:
+    model = resized()
+    found = Interpreter(model, tensors=[tensor]).run(feeds())[tensor]
+    expected = feeds()["x"] @ nets.normal(0, 9, 6, fan=9)
+    if tensor == "t":
+        assert np.allclose(found, expected, atol=1e-5)
+    assert np.isfinite(found).all()
+
+
+def test_large_models_give_the_same_through_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = resized()
+    inline = Interpreter(model).run(feeds())
+    monkeypatch.setattr(interpreter, "INLINE_LIMIT", 0)
+    for name, value in Interpreter(model).run(feeds()).items():
+        assert np.array_equal(inline[name], value)
+
+
+def test_a_model_that_loads_only_without_rewrites_is_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, real, levels = resized(), interpreter._session_of, []
+
+    def failing(ort: object, model: object, settings: object) -> object:
+        levels.append(settings.graph_optimization_level.name)  # type: ignore[attr-defined]
+        if levels[-1] != "ORT_DISABLE_ALL":
+            raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a rewrite went wrong")
+        return real(ort, model, settings)  # type: ignore[arg-type]
+
+    expected = Interpreter(model).run(feeds())
+    monkeypatch.setattr(interpreter, "_session_of", failing)
+    found = Interpreter(model).run(feeds())
+    assert levels[-1] == "ORT_DISABLE_ALL"
+    assert max(float(np.abs(found[n] - v).max()) for n, v in expected.items()) <= 1e-5
+
+
+def test_a_file_is_loaded_as_a_device_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(resized(), tmp_path / "m.onnx")
+
+    def failing(*_: object) -> object:
+        raise RuntimeError("TypeInferenceError in If")
+
+    monkeypatch.setattr(interpreter, "_session_of", failing)
+    with pytest.raises(ModelError, match="fewer of them with --shape"):
+        Interpreter(tmp_path / "m.onnx")
