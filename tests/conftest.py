@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -13,6 +14,11 @@ import pytest
 from hypothesis import settings
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+os.environ.pop("COLUMNS", None)  # a width of somebody else's terminal would fold what tests read
+# A background job of a shell, and what nohup starts, ignore these, and so would every child that a test interrupts.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 settings.register_profile("edgeopt", deadline=None, max_examples=50)  # no timing is asserted
 settings.load_profile("edgeopt")
 
