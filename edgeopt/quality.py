@@ -106,10 +106,24 @@ def compare(
     Returns:
         The drift of every float output; integer outputs count towards ``max_abs`` only.
     """
-    tally = _Tally(labels=labels)
+    return compare_all(reference, {"": test}, samples, labels=labels, metric=metric)[""]
+
+
+def compare_all(
+    reference: Run,
+    tests: Mapping[str, Run],
+    samples: Iterable[Mapping[str, np.ndarray]],
+    *,
+    labels: np.ndarray | None = None,
+    metric: str | None = None,
+) -> dict[str, Quality]:
+    """``compare`` for several artifacts, with one run of the reference for each sample."""
+    tallies = {name: _Tally(labels=labels) for name in tests}
     for feeds in samples:
-        tally.add(reference(feeds), test(feeds))
-    return tally.quality(metric)
+        expected = reference(feeds)
+        for name, test in tests.items():
+            tallies[name].add(expected, test(feeds))
+    return {name: tally.quality(metric) for name, tally in tallies.items()}
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -34,7 +34,7 @@ class Judged:
 
     Attributes:
         default: precision of the artifact that ships as default.
-        quality: by precision; over the evaluation set for the default (``full``), over the probes for others.
+        quality: by precision; over the evaluation set (``full``), over the probes where there is none.
         fused: read-back by precision.
         refused: why int8 does not ship although it was built; None when it does or was not.
     """
@@ -88,22 +88,19 @@ def judge(
     Raises:
         QualityError: a lock keeps int8 and the gate refuses it here.
     """
-    reference = Interpreter(outcome.original)
-    fused = {"float32": backend.fused(outcome.artifacts["float32"].path, outcome.float_model, target, None)}
-    seen: dict[str, Quality] = {}
+    artifacts = {p: a.path for p, a in outcome.artifacts.items()}
+    sources = {"float32": None, "int8": outcome.quantized}
+    fused = {p: backend.fused(path, outcome.float_model, target, sources[p]) for p, path in artifacts.items()}
+    judging = sets.evaluation
+    seen = quality.compare_all(
+        Interpreter(outcome.original).run,
+        {p: Interpreter(path).run for p, path in artifacts.items()},
+        sets.probes if judging is None else sets.evaluation_samples(),
+        labels=sets.labels(),
+        metric=None if judging is None else judging.metric,
+    )
     refused = None
-
-    def compare(precision: str) -> Quality:
-        test = Interpreter(outcome.artifacts[precision].path)
-        if sets.evaluation is None:
-            return quality.compare(reference.run, test.run, sets.probes)
-        return quality.compare(
-            reference.run, test.run, sets.evaluation_samples(), labels=sets.labels(), metric=sets.evaluation.metric
-        )
-
-    if "int8" in outcome.artifacts:
-        seen["int8"] = compare("int8")
-        fused["int8"] = backend.fused(outcome.artifacts["int8"].path, outcome.float_model, target, outcome.quantized)
+    if "int8" in seen:
         refused = quality.gate(seen["int8"], budget.max_drop)
         if refused is None and fused["int8"].mismatches:
             refused = f"the runtime did not fuse what was planned: {'; '.join(fused['int8'].mismatches[:3])}"
@@ -112,15 +109,13 @@ def judge(
                 f"the locked int8 build does not pass here: {refused}",
                 remedy="Build again without --locked and read the report.",
             )
-    if "int8" in seen and refused is None:
-        test = Interpreter(outcome.artifacts["float32"].path)
-        seen["float32"] = quality.compare(reference.run, test.run, sets.probes)
-        default = "int8"
-    else:
-        seen["float32"] = compare("float32")
-        default = "float32"
     return Judged(
-        outcome=outcome, default=default, quality=seen, full=sets.evaluation is not None, fused=fused, refused=refused
+        outcome=outcome,
+        default="int8" if "int8" in seen and refused is None else "float32",
+        quality=seen,
+        full=judging is not None,
+        fused=fused,
+        refused=refused,
     )
 
 

@@ -170,6 +170,9 @@ def test_quality_that_falls_is_rolled_back_with_its_reason(tmp_path: Path) -> No
     int8 = next(s for s in built.manifest["steps"] if s["name"] == "quantize-int8")
     assert int8["status"] == "rolled-back"
     assert "top1 falls" in int8["reason"]
+    # The float model that ships instead is judged on the whole set too.
+    assert built.manifest["quality"]["samples"] == 3000
+    assert built.manifest["quality"]["metric"]["drop"] == 0
     with pytest.raises(QualityError, match="budget needs int8"):
         build(
             request(
