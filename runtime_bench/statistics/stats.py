@@ -1,11 +1,13 @@
-"""Order statistics, spread and paired ratios. Pure functions on lists of numbers; no numpy."""
+"""Percentiles, spread and ratios with their intervals. Pure functions on lists of numbers; no numpy."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple, Optional, Sequence
 
-NEEDS = {0.90: 36, 0.95: 72, 0.99: 368}
+from runtime_bench.statistics.binomial import proportion_interval as proportion_interval
+
+NEEDS = {0.90: 36, 0.95: 72, 0.99: 368, 0.999: 3688}
 """Samples from which a two-sided 95 % interval exists for a percentile: the least n with ``q**n <= 0.025``."""
 
 EQUIVALENT = 0.02
@@ -13,7 +15,7 @@ EQUIVALENT = 0.02
 
 
 class Ratio(NamedTuple):
-    """A ratio of latencies with its 95 % interval; the bounds are None with fewer than two pairs."""
+    """A ratio of latencies with its interval; the bounds are None where there are too few processes for one."""
 
     ratio: Optional[float]
     low: Optional[float]
@@ -29,6 +31,11 @@ def percentile(values: Sequence[int], q: float) -> int:
     return ordered[max(math.ceil(q * len(ordered) - 1e-9), 1) - 1]
 
 
+def name_of(q: float) -> str:
+    """What a percentile is called: ``p90``, ``p99.9``."""
+    return "p{:g}".format(q * 100)
+
+
 def supported_percentile(values: Sequence[int], q: float) -> Optional[int]:
     """Percentile, or None where there are fewer values than ``NEEDS[q]``."""
     return percentile(values, q) if len(values) >= NEEDS[q] else None
@@ -37,6 +44,14 @@ def supported_percentile(values: Sequence[int], q: float) -> Optional[int]:
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean."""
     return math.fsum(values) / len(values)
+
+
+def trimmed_mean(values: Sequence[float], share: float = 0.05) -> float:
+    """Mean without the given share of the values at each end."""
+    if not 0 <= share < 0.5:
+        raise ValueError("trimmed_mean needs 0 <= share < 0.5")
+    cut = int(share * len(values) + 1e-9)
+    return mean(sorted(values)[cut : len(values) - cut])
 
 
 def standard_deviation(values: Sequence[float]) -> float:
@@ -77,6 +92,27 @@ def t_quantile(p: float, df: int) -> float:
     return math.sqrt(df) * math.tan((low + high) / 2)
 
 
+def normal_quantile(p: float) -> float:
+    """Quantile of the standard normal distribution, ``0 < p < 1``, by bisection of its distribution function."""
+    if not 0 < p < 1:
+        raise ValueError("normal_quantile needs 0 < p < 1")
+    if p > 0.5:
+        return -normal_quantile(1 - p)
+    low, high = -40.0, 0.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        if normal_cdf(middle) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def normal_cdf(z: float) -> float:
+    """Distribution function of the standard normal distribution."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
 def _t_within(theta: float, df: int) -> float:
     """Probability of ``|T| < sqrt(df) * tan(theta)``."""
     cosine, sine = math.cos(theta), math.sin(theta)
@@ -108,11 +144,33 @@ def ratio(
 
     Args:
         a_processes: steady latencies in ns, one list a process; an empty list is a failed process.
-        b_processes: the same for b; pair i ran next to ``a_processes[i]``.
+        b_processes: the same for b; pair i ran next to ``a_processes[i]``. A pair with a median of 0 gives no ratio.
         confidence: of the interval. The unit is the process: iterations of one process are not independent.
     """
     pairs = [(percentile(a, 0.5), percentile(b, 0.5)) for a, b in zip(a_processes, b_processes) if a and b]
-    return log_interval([max(b, 1) / max(a, 1) for a, b in pairs], confidence)
+    return log_interval([b / a for a, b in pairs if a > 0 and b > 0], confidence)
+
+
+def welch_ratio(a_values: Sequence[float], b_values: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """Ratio of b over a from positive values that are not paired, such as the medians of processes of two runs.
+
+    Welch's t interval on the logarithms (Biometrika 34, 1947), the degrees of freedom rounded down. ``pairs`` is the
+    smaller of the two counts; the bounds are None where a side has fewer than two values.
+    """
+    count = min(len(a_values), len(b_values))
+    if not count:
+        return Ratio(None, None, None, 0)
+    a, b = [math.log(v) for v in a_values], [math.log(v) for v in b_values]
+    center = mean(b) - mean(a)
+    if count < 2:
+        return Ratio(math.exp(center), None, None, count)
+    parts = [(standard_deviation(logs) ** 2 / len(logs), len(logs) - 1) for logs in (a, b)]
+    variance = parts[0][0] + parts[1][0]
+    half = 0.0
+    if variance > 0:
+        freedom = variance**2 / math.fsum(part**2 / df for part, df in parts)
+        half = t_quantile((1 + confidence) / 2, max(int(freedom + 1e-9), 1)) * math.sqrt(variance)
+    return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half), count)
 
 
 def verdict(result: Ratio) -> str:

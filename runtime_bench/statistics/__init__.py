@@ -1,0 +1,3 @@
+"""Percentiles, intervals, tests and distances on plain lists of numbers. Imports nothing else of this package."""
+
+from __future__ import annotations
