@@ -9,6 +9,7 @@ import pytest
 from edgeopt import host
 from edgeopt.host import Host, cpuinfo, usable_memory, usable_threads
 from edgeopt.target import Int8Scheme, host_target, load_target
+from runtime_bench.machine import environment
 
 X86 = "processor : 0\nmodel name : Some CPU\nflags : fpu avx avx2 avx512_vnni\n\n"
 ARM = "processor : 0\nBogoMIPS : 108.00\nFeatures : fp asimd asimddp\n\n"
@@ -130,3 +131,8 @@ def test_this_machine_is_probed() -> None:
     assert 0 < int(found.facts["memory_bytes"].value) <= psutil.virtual_memory().total
     assert found.runtime["onnxruntime"] == onnxruntime.__version__
     assert set(found.isa) <= set(host.ISA.get(found.arch, ()))
+
+
+def test_the_measuring_program_reads_every_feature_that_a_target_may_name() -> None:
+    named = {flag for flags in host.ISA.values() for flag in flags}
+    assert named <= set(environment.FLAGS)
