@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from runtime_bench.errors import VerifyFailure
 from runtime_bench.sums import safe_path, shown
@@ -14,6 +14,8 @@ from runtime_bench.sums import safe_path, shown
 NAME = "manifest.json"
 SCHEMA = "edgeopt.bundle/1"
 MAX_BYTES = 64 << 20
+OURS = ("provider", "threads", "allow_fallback")
+"""Options of a run that stand elsewhere, or are for whoever runs it to decide: not taken from ``run.options``."""
 
 
 class Artifact(NamedTuple):
@@ -23,6 +25,7 @@ class Artifact(NamedTuple):
     role: str
     precision: str
     sha256: str
+    format: str
 
 
 class Sample(NamedTuple):
@@ -33,7 +36,11 @@ class Sample(NamedTuple):
 
 
 class Contract(NamedTuple):
-    """What a manifest promises about running the bundle."""
+    """What a manifest promises about running the bundle.
+
+    ``target``, ``arch`` and ``isa`` name the device, its architecture and its instruction-set features as Linux spells
+    them; the latter two are empty where the manifest does not tell.
+    """
 
     backend: str
     provider: str
@@ -45,6 +52,9 @@ class Contract(NamedTuple):
     artifacts: list[Artifact]
     samples: list[Sample]
     tolerance_db: Mapping[str, float]
+    target: str = ""
+    arch: str = ""
+    isa: Sequence[str] = ()
 
     @property
     def default(self) -> Artifact:
@@ -88,6 +98,7 @@ def parse(raw: Mapping[str, Any]) -> Contract:
     default_path = _field(raw, "default_artifact", str)
     if [a.path for a in artifacts if a.role == "default"] != [default_path]:
         raise VerifyFailure(9, "{}: default_artifact is not the one artifact with the role default".format(NAME))
+    target = _field(raw, "target", dict)
     samples = [_sample(entry, inputs, outputs) for entry in _objects(golden, "samples", "golden.")]
     tolerance = _field(golden, "tolerance", dict, "golden.")
     needed = {a.precision for a in artifacts}
@@ -98,13 +109,18 @@ def parse(raw: Mapping[str, Any]) -> Contract:
         backend=_field(_field(raw, "backend", dict), "name", str, "backend."),
         provider=_field(run, "provider", str, "run."),
         threads=_field(run, "threads", int, "run."),
-        options={str(key): str(value) for key, value in _field(run, "options", dict, "run.").items()},
+        options={
+            str(key): str(value) for key, value in _field(run, "options", dict, "run.").items() if key not in OURS
+        },
         minimum=_field(run, "minimum", dict, "run."),
         inputs=inputs,
         outputs=outputs,
         artifacts=artifacts,
         samples=samples,
         tolerance_db={precision: _tolerance(tolerance, precision) for precision in sorted(needed)},
+        target=_field(target, "name", str, "target."),
+        arch=_field({"arch": "", **target}, "arch", str, "target."),
+        isa=_features(target),
     )
 
 
@@ -176,6 +192,14 @@ def _names(signature: Mapping[str, Any], key: str) -> list[str]:
     return [
         _field(entry, "name", str, "signature.{}[].".format(key)) for entry in _objects(signature, key, "signature.")
     ]
+
+
+def _features(target: Mapping[str, Any]) -> list[str]:
+    """``target.isa``, a list of words; empty where it is not there."""
+    words = target.get("isa", [])
+    if not isinstance(words, list) or not all(isinstance(word, str) and word.isidentifier() for word in words):
+        raise VerifyFailure(9, "{}: target.isa is not a list of features".format(NAME))
+    return list(words)
 
 
 def _artifact(entry: Mapping[str, Any]) -> Artifact:

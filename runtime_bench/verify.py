@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from typing import Any, Callable, Mapping, Optional
 
-from runtime_bench import manifest, process, sums
-from runtime_bench.environment import usable_threads
+from runtime_bench import manifest, process, providers, sums
 from runtime_bench.errors import RuntimeMissing, VerifyFailure
 from runtime_bench.golden import EXACT_DB
+from runtime_bench.machine import environment, isa
 from runtime_bench.manifest import Artifact, Contract
-from runtime_bench.runners import RUNNERS, get
+from runtime_bench.runners import RUNNERS
 
 SCHEMA = "edgeopt.verification/1"
 TIMEOUT_S = 3600.0
+PORTABLE = ("onnx",)
+"""Formats that hold no code for one kind of processor."""
 
 
 def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -> dict[str, Any]:
     """Verify a bundle folder.
 
-    The lists of digests and the identity come first, then the runtime's version, and only then is an artifact loaded:
-    in a worker process, so that a runtime which crashes is a failed check and not the end of this program.
+    The lists of digests and the identity come first, then the processor, then the runtime's version, and only then is
+    an artifact loaded: in a worker process, so that a runtime which crashes is a failed check and not the end of this
+    program.
 
     Returns ``{"schema", "ok", "checks": [{"name", "ok", "detail"}], "identity", "runtime", "artifacts"}``; an entry of
     ``artifacts`` has ``path``, ``precision``, ``tolerance_db``, ``sqnr_db`` (worst output, over all samples; None if
@@ -44,6 +48,8 @@ def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -
     passed("files", "{} that run and {} records are intact{}".format(len(device), len(records), more))
     identity = manifest.check_identity(raw, device)
     passed("identity", identity)
+    if contract.arch:
+        passed("processor", "; ".join(machine_warnings(contract)) or "{}, as the target".format(contract.arch))
     tell("runtime")
     runtime = require_runtime(contract)
     passed("runtime", "{} {}, {}".format(runtime["name"], runtime["version"], contract.provider))
@@ -63,26 +69,62 @@ def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -
     }
 
 
-def require_runtime(contract: Contract) -> dict[str, Any]:
-    """Ask a worker what is installed, and compare. Raises VerifyFailure (6) with the pip line; loads no model."""
+def machine_warnings(contract: Contract, root: str = "/") -> list[str]:
+    """What this processor lacks of the target's, as sentences; known before anything is imported.
+
+    Args:
+        contract: its ``arch`` and ``isa`` are compared; an empty ``arch`` says nothing about the processor.
+        root: of ``/proc`` and ``/sys``.
+
+    Raises VerifyFailure (9) when an artifact holds code for another architecture than this one.
+    """
+    described = environment.describe(root)
+    here = isa.architecture(described["machine"])
+    if contract.arch and here != contract.arch:
+        bound = [artifact.path for artifact in contract.artifacts if artifact.format not in PORTABLE]
+        if bound:
+            text = "{} is built for {} and runs nowhere else; this machine is {}"
+            raise VerifyFailure(9, text.format(sums.shown(bound[0]), sums.shown(contract.arch), here))
+        text = "this machine is {}, the target ({}) is {}: speed and memory here say nothing about it"
+        return [text.format(here, sums.shown(contract.target), sums.shown(contract.arch))]
+    lost = isa.sentence(isa.missing_features(contract.isa, described["flags"]), described["cpu"])
+    return [lost] if lost else []
+
+
+def target_isa(contract: Contract) -> list[str]:
+    """Features of the target that a measurement here is held against; none where the architecture is another one."""
+    same = isa.architecture(platform.machine()) == contract.arch
+    return list(contract.isa) if same else []
+
+
+def require_runtime(contract: Contract, allow_fallback: bool = False) -> dict[str, Any]:
+    """Ask a worker what is installed, and compare. Raises VerifyFailure (6) with the pip line; loads no model.
+
+    With ``allow_fallback`` a provider that is not there is no reason to stop where the CPU's is.
+    """
     name = contract.backend
     if name not in RUNNERS:
         text = 'the bundle runs on "{}", which this program does not know; it knows: {}'
         raise VerifyFailure(6, text.format(sums.shown(name), ", ".join(sorted(RUNNERS))))
     minimum = str(contract.minimum.get(name, "0"))
-    line = _pip_line(contract, minimum)
     try:
         found = process.run({"job": "probe", "runner": name}, TIMEOUT_S)
     except (RuntimeMissing, process.WorkerError) as error:
         needed = "{} {} or newer".format(name, sums.shown(minimum)) if minimum != "0" else name
         text = "needs {}, found none that works here: {}. Install it: {}"
-        raise VerifyFailure(6, text.format(needed, error, line)) from error
+        raise VerifyFailure(6, text.format(needed, error, _pip_line(contract, minimum))) from error
     if version_key(found["version"]) < version_key(minimum):
         text = "needs {} {} or newer, found {}. Install it: {}"
-        raise VerifyFailure(6, text.format(name, sums.shown(minimum), found["version"], line))
-    if contract.provider not in found["providers"] and name != "null":
-        text = "needs {}, this {} has only {}. Install it: {}"
-        raise VerifyFailure(6, text.format(sums.shown(contract.provider), name, ", ".join(found["providers"]), line))
+        raise VerifyFailure(6, text.format(name, sums.shown(minimum), found["version"], _pip_line(contract, minimum)))
+    if name == "onnxruntime":
+        try:
+            provider = providers.full_name(contract.provider, found["providers"])
+        except RuntimeMissing as error:
+            raise VerifyFailure(6, str(error)) from error
+        if provider not in found["providers"] and not (allow_fallback and providers.CPU in found["providers"]):
+            text = "needs {}, this {} has only {}. {}"
+            remedy = providers.remedy(provider, _shown_version(minimum))
+            raise VerifyFailure(6, text.format(provider, name, ", ".join(found["providers"]), remedy))
     return found
 
 
@@ -99,14 +141,19 @@ def run_options(contract: Contract, threads: Optional[int] = None) -> dict[str, 
     return {
         **contract.options,
         "provider": contract.provider,
-        "threads": usable_threads(threads or contract.threads),
+        "threads": environment.usable_threads(threads or contract.threads),
     }
 
 
 def _pip_line(contract: Contract, minimum: str) -> str:
-    line = getattr(get(contract.backend), "pip_line", None)
-    shown = minimum if re.fullmatch(r"[\w.]+", minimum) and minimum != "0" else ""
-    return str(line(contract.provider, shown)) if line else contract.backend
+    if contract.backend != "onnxruntime":
+        return contract.backend
+    provider = providers.SHORT.get(contract.provider.lower(), contract.provider)
+    return providers.pip_line(provider, _shown_version(minimum))
+
+
+def _shown_version(minimum: str) -> str:
+    return minimum if re.fullmatch(r"[\w.]+", minimum) and minimum != "0" else ""
 
 
 def _run_golden(root: str, contract: Contract, artifact: Artifact) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,6 +4,7 @@ A runner module has
 
 - ``import_runtime() -> None``: imports what it needs; raises ``RuntimeMissing`` with the pip line.
 - ``load(path, options) -> Loaded``: ``path`` is a file name or the bytes of a model.
+- ``audit(path, options, feeds) -> dict``: what really ran where, see ``audit.from_profile``.
 - ``BASELINE`` and ``baseline_feeds()``: the smallest model that the runtime runs, for the memory figure.
 """
 
@@ -26,7 +27,9 @@ class Loaded(NamedTuple):
     Attributes:
         bind: arrays by input name -> a call without arguments that runs the model once (what is timed).
         infer: arrays by input name -> arrays by output name.
-        runtime: ``{"name", "version", "provider"}`` as the runtime reports them after loading.
+        runtime: ``{"name", "version", "provider", "asked"}`` as the runtime reports them after loading; ``asked`` is
+            the full name of the provider that was asked for. ``spinning``, where the runtime has it: whether its idle
+            threads wait busily.
     """
 
     bind: Callable[[Mapping[str, Any]], Callable[[], Any]]
@@ -47,6 +50,9 @@ class Runner(Protocol):
 
     def load(self, path: Union[str, bytes], options: Mapping[str, Any]) -> Loaded:
         """Load a model."""
+
+    def audit(self, path: Union[str, bytes], options: Mapping[str, Any], feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run once and say which provider each node ran on; ``{"reason"}`` where the runtime does not tell."""
 
     def baseline_feeds(self) -> Mapping[str, Any]:
         """Inputs of ``BASELINE``."""

@@ -1,17 +1,21 @@
 """ONNX Runtime through its Python package.
 
-Options: ``threads`` (intra-op, default 1), ``provider`` (default ``CPUExecutionProvider``); every other entry is a
-session config entry, such as ``session.qdqisint8allowed``.
+Options: ``threads`` (intra-op, default 1), ``provider`` (a short or full name, default the CPU's), ``allow_fallback``
+(run on the CPU where the provider is not there); every other entry is a session config entry, such as
+``session.qdqisint8allowed``.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from functools import partial
-from typing import Any, Mapping, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
+from runtime_bench import providers
 from runtime_bench.arrays import load_array
-from runtime_bench.errors import RuntimeMissing
+from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.runners import Loaded
 
 # y = Identity(x), float[1], IR 8, opset 13, made with:
@@ -23,13 +27,28 @@ BASELINE: Union[str, bytes] = bytes.fromhex(
     "0801620f0a0179120a0a08080112040a02080142040a00100d"
 )
 
-DEFAULT_PROVIDER = "CPUExecutionProvider"
+OWN_OPTIONS = ("provider", "threads", "allow_fallback")
+"""Options that are no session config entries."""
+
+_ERRORS = (
+    *("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile", "NotFound"),
+    *("NotImplemented", "RuntimeException", "EPFail", "EngineError", "ModelRequiresCompilation"),
+)
+_REFUSALS = (
+    (r"Could not find an implementation for (\S+) node with name '([^']*)'", '{0} has no kernel for {1} (node "{2}")'),
+    (r"Opset (\d+) is under development.* till opset (\d+)", "the model has opset {1}, {0} reads {2} at most"),
+    (
+        r"model IR version: (\d+), max supported IR version: (\d+)",
+        "the model has IR version {1}, {0} reads {2} at most",
+    ),
+    (r"No Op registered for (\S+) with domain_version of (\d+)", "{0} knows no operator {1} in opset {2}"),
+    (r"Fatal error: (\S+) is not a registered", "{0} knows no operator {1}"),
+)
+"""What onnxruntime says of a model that it cannot run -> a sentence with its version and the facts."""
 
 
-def pip_line(provider: str = DEFAULT_PROVIDER, minimum: str = "") -> str:
-    """The command that installs the runtime for a provider."""
-    package = "onnxruntime" if provider == DEFAULT_PROVIDER else "onnxruntime-gpu"
-    return 'python3 -m pip install numpy "{}{}"'.format(package, ">=" + minimum if minimum else "")
+SPINNING = "session.intra_op.allow_spinning"
+"""Session entry, on by default: idle threads burn their CPU for a while before they sleep."""
 
 
 def import_runtime() -> None:
@@ -52,25 +71,16 @@ def runtime_info() -> Mapping[str, Any]:
 
 
 def load(path: Union[str, bytes], options: Mapping[str, Any]) -> Loaded:
-    """Create a session on exactly the wanted provider.
+    """Create a session on the wanted provider, with as many threads as ``options`` say.
 
-    Raises RuntimeMissing where the provider is not in the installed package, or the session does not use it.
+    ``runtime["provider"]`` is what the session names first. Only ``audit`` tells where the nodes really run.
+
+    Raises RuntimeMissing where the provider is not in the installed package or the session does not use it, and no
+    fallback is allowed; BenchFailure where the runtime refuses the model.
     """
-    import_runtime()
+    session, asked = _session(path, options, profile=None)
     import onnxruntime
 
-    provider = str(options.get("provider", DEFAULT_PROVIDER))
-    _require(provider, onnxruntime.get_available_providers(), "this onnxruntime has")
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = int(options.get("threads", 1))
-    settings.inter_op_num_threads = 1
-    for key, value in options.items():
-        if key not in ("provider", "threads"):
-            settings.add_session_config_entry(key, str(value))
-    session = onnxruntime.InferenceSession(path, settings, providers=[provider])
-    session.disable_fallback()
-    used = session.get_providers()
-    _require(provider, used[:1], "the session uses")
     names = [output.name for output in session.get_outputs()]
 
     def infer(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,7 +89,37 @@ def load(path: Union[str, bytes], options: Mapping[str, Any]) -> Loaded:
     def bind(feeds: Mapping[str, Any]) -> Any:
         return partial(session.run, None, dict(feeds))
 
-    return Loaded(bind, infer, {"name": "onnxruntime", "version": onnxruntime.__version__, "provider": used[0]})
+    runtime = {
+        "name": "onnxruntime",
+        "version": onnxruntime.__version__,
+        "provider": session.get_providers()[0],
+        "asked": asked,
+        "spinning": int(options.get("threads", 1)) > 1 and str(options.get(SPINNING, "1")) != "0",
+    }
+    return Loaded(bind, infer, runtime)
+
+
+def audit(path: Union[str, bytes], options: Mapping[str, Any], feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run the model once with the runtime's profile and say what ran where; see ``audit.from_profile``.
+
+    The graph is the one that ``load`` gets from the same options. Kernels do not pack their constants here, because
+    packed ones are missing in the profile. Returns ``{"reason"}`` where no profile can be read; raises as ``load``.
+    """
+    import tempfile
+
+    from runtime_bench.audit import from_profile
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="runtime-bench-") as folder:
+            session, asked = _session(path, options, profile=os.path.join(folder, "profile"))
+            _understood(lambda: session.run(None, dict(feeds)))
+            with open(session.end_profiling(), encoding="utf-8", errors="replace") as stream:
+                events = json.load(stream)
+    except OSError as error:
+        return {"reason": "the runtime's profile cannot be written: {}".format(error)}
+    except ValueError as error:
+        return {"reason": "the runtime's profile is not JSON: {}".format(error)}
+    return from_profile(events, asked)
 
 
 def baseline_feeds() -> Mapping[str, Any]:
@@ -94,10 +134,57 @@ def read_feeds(files: Mapping[str, str]) -> Mapping[str, Any]:
     return {name: load_array(path) for name, path in files.items()}
 
 
-def _require(provider: str, found: Any, where: str) -> None:
-    if provider not in found:
-        raise RuntimeMissing(
-            "asked for {}, {}: {}. Install a package that has it: {}".format(
-                provider, where, ", ".join(found) or "none", pip_line(provider)
-            )
-        )
+def _session(path: Union[str, bytes], options: Mapping[str, Any], profile: Optional[str]) -> "tuple[Any, str]":
+    """A session and the full name of the provider that was asked for; with ``profile``, it writes one to there."""
+    import_runtime()
+    import onnxruntime
+
+    threads, available = int(options.get("threads", 1)), onnxruntime.get_available_providers()
+    if threads < 1:
+        raise ValueError("threads must be at least 1, not {}".format(threads))
+    may_fall_back = bool(options.get("allow_fallback"))
+    asked = providers.full_name(str(options.get("provider", providers.CPU)), available)
+    provider = providers.usable(asked, available, allow_fallback=may_fall_back)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads  # 0 would mean all cores, each thread pinned to one
+    settings.inter_op_num_threads = 1
+    for key, value in options.items():
+        if key not in OWN_OPTIONS:
+            settings.add_session_config_entry(key, str(value))
+    if profile is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = profile
+        settings.add_session_config_entry("session.disable_prepacking", "1")
+    own = {providers.THREADS[provider]: str(threads)} if provider in providers.THREADS else {}
+    wanted = [(provider, own)] if own else [provider]
+    session = _understood(lambda: onnxruntime.InferenceSession(path, settings, providers=wanted))
+    session.disable_fallback()
+    used = session.get_providers()
+    if provider not in used[:1] and not may_fall_back:
+        text = "asked for {}, the session uses: {}. The provider could not start here; the runtime's log says why"
+        raise RuntimeMissing(text.format(asked, used[0]))
+    return session, asked
+
+
+def _understood(call: Callable[[], Any]) -> Any:
+    """Call, and turn what the runtime raises into one sentence."""
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    kinds = tuple(getattr(state, name) for name in _ERRORS if hasattr(state, name))
+    try:
+        return call()
+    except kinds as error:
+        raise BenchFailure(refusal(str(error), "onnxruntime " + onnxruntime.__version__)) from error
+
+
+def refusal(text: str, runtime: str) -> str:
+    """One sentence from the words with which onnxruntime refuses a model."""
+    for pattern, words in _REFUSALS:
+        match = re.search(pattern, text)
+        if match:
+            return words.format(runtime, *match.groups())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", " ".join(text.split()))
+    text = re.sub(r"Load model from .* failed: ?", "", text)
+    text = re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)
+    return "{} refuses the model: {}".format(runtime, text[:300])

@@ -187,6 +187,12 @@ def test_manifest_that_is_none(bundle: Bundle, text: str) -> None:
         (("golden", "tolerance", "int8"), {"sqnr_db": "high"}),
         (("golden", "tolerance"), {"float32": {"sqnr_db": 1.0}}),
         (("backend", "name"), None),
+        (("target",), None),
+        (("target", "name"), 7),
+        (("target", "arch"), ["x86_64"]),
+        (("target", "isa"), "avx2"),
+        (("target", "isa"), ["avx2", "\x1b[2J"]),
+        (("artifacts", 0, "format"), None),
     ],
 )
 def test_manifest_fields_are_checked(bundle: Bundle, keys: tuple[Any, ...], value: Any) -> None:
@@ -197,3 +203,8 @@ def test_manifest_fields_are_checked(bundle: Bundle, keys: tuple[Any, ...], valu
     with pytest.raises(runtime_bench.VerifyFailure, match=r"manifest\.json") as caught:
         manifest.parse(bundle.manifest)
     assert caught.value.code == 9
+
+
+def test_a_manifest_cannot_allow_what_is_for_the_user_to_allow(bundle: Bundle) -> None:
+    bundle.manifest["run"]["options"] = {"allow_fallback": "1", "provider": "x", "threads": "9", "session.a": "1"}
+    assert manifest.parse(bundle.manifest).options == {"session.a": "1"}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import runtime_bench
-from runtime_bench import arrays
-from runtime_bench.errors import RuntimeMissing
+from runtime_bench import arrays, providers
+from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.runners import get
 from runtime_bench.runners import onnxruntime as runner
 
@@ -26,6 +29,8 @@ def test_infer_and_bind(tiny_model: Path) -> None:
         "name": "onnxruntime",
         "version": onnxruntime.__version__,
         "provider": "CPUExecutionProvider",
+        "asked": "CPUExecutionProvider",
+        "spinning": False,
     }
 
 
@@ -47,10 +52,83 @@ def test_settings_reach_the_session(tiny_model: Path, monkeypatch: pytest.Monkey
     assert seen == {"intra": 2, "inter": 1, "entry": "1", "providers": ["CPUExecutionProvider"]}
 
 
-@pytest.mark.parametrize("provider", ["CUDAExecutionProvider", "CUDAExecutionProviderr"])
-def test_b04_a_provider_that_is_not_there_is_an_error(tiny_model: Path, provider: str) -> None:
-    with pytest.raises(RuntimeMissing, match=rf"asked for {provider}, this onnxruntime has: .*CPUExecutionProvider"):
-        runner.load(str(tiny_model), {"provider": provider})
+def test_threads_are_set_whatever_the_affinity(tiny_model: Path) -> None:
+    """B01: on one CPU of a larger machine the runtime pins nothing and says nothing."""
+    code = (
+        "import os, sys\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from runtime_bench.runners import onnxruntime\n"
+        "onnxruntime.load(sys.argv[1], {'threads': 2})\n"
+        "print(sum(1 for task in os.listdir('/proc/self/task')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True, check=True)
+    assert "affinity" not in done.stderr
+    assert int(done.stdout) <= 4
+    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
+        runner.load(str(tiny_model), {"threads": 0})
+
+
+@pytest.mark.parametrize("word", ["cpu", "CPU", "CPUExecutionProvider", "cpuexecutionprovider"])
+def test_a_provider_may_be_short_and_in_any_case(tiny_model: Path, word: str) -> None:
+    runtime = runner.load(str(tiny_model), {"provider": word}).runtime
+    assert (runtime["provider"], runtime["asked"]) == ("CPUExecutionProvider", "CPUExecutionProvider")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("cuda", "CUDAExecutionProvider"),
+        ("TensorRT", "TensorrtExecutionProvider"),
+        ("openvino", "OpenVINOExecutionProvider"),
+        ("CoreML", "CoreMLExecutionProvider"),
+        ("xnnpack", "XnnpackExecutionProvider"),
+        ("DmlExecutionProvider", "DmlExecutionProvider"),
+        ("special", "SpecialExecutionProvider"),  # only the installed package knows it
+    ],
+)
+def test_names_of_providers(word: str, name: str) -> None:
+    assert providers.full_name(word, ["SpecialExecutionProvider"]) == name
+
+
+def test_every_provider_of_onnxruntime_has_a_short_name() -> None:
+    known = set(onnxruntime.get_all_providers()) - {"JsExecutionProvider", "WebNNExecutionProvider"}  # browsers only
+    assert known <= set(providers.SHORT.values())
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("cuda", "onnxruntime-gpu"),
+        ("TensorrtExecutionProvider", "onnxruntime-gpu"),
+        ("openvino", "onnxruntime-openvino"),
+        ("xnnpack", "onnxruntime must be built with it"),
+    ],
+)
+def test_b04_a_provider_that_is_not_there(tiny_model: Path, word: str, remedy: str) -> None:
+    with pytest.raises(RuntimeMissing, match=r"asked for \S+, this onnxruntime has: .*CPUExecutionProvider") as caught:
+        runner.load(str(tiny_model), {"provider": word})
+    assert caught.value.code == 6
+    assert remedy in str(caught.value)
+    runtime = runner.load(str(tiny_model), {"provider": word, "allow_fallback": True}).runtime
+    assert runtime["provider"] == "CPUExecutionProvider"
+    assert runtime["asked"] == providers.full_name(word)
+    found = runner.audit(
+        str(tiny_model), {"provider": word, "allow_fallback": True}, {"x": np.ones((1, 8), np.float32)}
+    )
+    assert found["asked"] == providers.full_name(word)
+    assert sum(entry["count"] for entry in found["outside"]) == found["nodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("CUDAExecutionProviderr", "CUDAExecutionProvider"), ("cudaa", "cuda"), ("openvin", "openvino")]
+)
+def test_b04_a_misspelt_provider_is_an_error_even_where_a_fallback_is_allowed(
+    tiny_model: Path, word: str, meant: str
+) -> None:
+    with pytest.raises(RuntimeMissing) as caught:
+        runner.load(str(tiny_model), {"provider": word, "allow_fallback": True})
+    assert f'no provider is called "{word}". Did you mean "{meant}"? This onnxruntime has: ' in str(caught.value)
+    assert "CPUExecutionProvider" in str(caught.value)
 
 
 def test_b04_a_session_that_fell_back_is_an_error(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +137,60 @@ def test_b04_a_session_that_fell_back_is_an_error(tiny_model: Path, monkeypatch:
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda path, settings, providers: real(path, settings))
     with pytest.raises(RuntimeMissing, match="asked for FastExecutionProvider, the session uses: CPUExecutionProvider"):
         runner.load(str(tiny_model), {"provider": "FastExecutionProvider"})
+    runtime = runner.load(str(tiny_model), {"provider": "fast", "allow_fallback": True}).runtime
+    assert (runtime["provider"], runtime["asked"]) == ("CPUExecutionProvider", "FastExecutionProvider")
+
+
+def model(op: str, kind: int, opset: int = 13, ir_version: int = 8, domain: str = "") -> bytes:
+    """One node with a constant second input."""
+    weight = np.ones((4, 3, 3, 3), helper.tensor_dtype_to_np_dtype(kind))
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"], name='the "node"', domain=domain)],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    sets = [helper.make_opsetid("", opset), helper.make_opsetid("my.ops", 1)]
+    return helper.make_model(graph, ir_version=ir_version, opset_imports=sets).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (model("Conv", TensorProto.DOUBLE), r'^onnxruntime [\d.]+ has no kernel for Conv\(11\) \(node "the "node""\)$'),
+        (
+            model("Conv", TensorProto.FLOAT, opset=99),
+            r"^the model has opset 99, onnxruntime [\d.]+ reads \d\d at most$",
+        ),
+        (
+            model("Conv", TensorProto.FLOAT, ir_version=99),
+            r"^the model has IR version 99, onnxruntime [\d.]+ reads \d\d at most$",
+        ),
+        (model("ConvInteger", TensorProto.FLOAT), r"^onnxruntime [\d.]+ refuses the model: "),
+        (model("Blur", TensorProto.FLOAT), r"^onnxruntime [\d.]+ knows no operator Blur in opset 13$"),
+        (model("Blur", TensorProto.FLOAT, domain="my.ops"), r"^onnxruntime [\d.]+ knows no operator my\.ops:Blur"),
+        (b"no model", r"^onnxruntime [\d.]+ refuses the model: .*[Pp]rotobuf"),
+    ],
+)
+def test_b05_a_model_that_the_runtime_refuses_is_one_clear_sentence(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    for call in (lambda: runner.load(str(path), {}), lambda: runner.audit(str(path), {}, {})):
+        with pytest.raises(BenchFailure, match=words) as caught:
+            call()
+        assert caught.value.code == 8
+        for noise in ("\n", "ONNXRuntimeError", "/onnxruntime_src", str(tmp_path)):
+            assert noise not in str(caught.value)
+
+
+def test_b05_convinteger_where_the_runtime_lacks_it() -> None:
+    said = (
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for "
+        "ConvInteger(10) node with name 'Conv_0_quant'"
+    )
+    words = 'onnxruntime 1.8.1 has no kernel for ConvInteger(10) (node "Conv_0_quant")'
+    assert runner.refusal(said, "onnxruntime 1.8.1") == words
 
 
 def test_unknown_runner_names_the_known_ones() -> None:
@@ -85,7 +217,7 @@ def test_a_file_that_is_no_model_fails_with_the_runtimes_words(tmp_path: Path) -
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"not a model")
     subject = runtime_bench.Subject(name="bad", path=str(bad), sha256="0")
-    with pytest.raises(runtime_bench.BenchFailure, match="ONNXRuntimeError"):
+    with pytest.raises(runtime_bench.BenchFailure, match=r"bad: .*onnxruntime [\d.]+ refuses the model"):
         runtime_bench.measure([subject], [], seconds=0.5, memory=False)
 
 
@@ -104,3 +236,9 @@ def test_arrays_are_read_without_trust(tmp_path: Path) -> None:
     assert b"1000000000000000" in data
     with pytest.raises((ValueError, OSError)):
         arrays.load_array(str(tmp_path / "huge.npy"))
+
+
+@pytest.mark.parametrize(("threads", "allow", "spins"), [(1, "1", False), (2, "1", True), (2, "0", False)])
+def test_b01_whether_idle_threads_spin_is_told(tmp_path: Path, threads: int, allow: str, spins: bool) -> None:
+    options = {"threads": threads, "session.intra_op.allow_spinning": allow}
+    assert runner.load(runner.BASELINE, options).runtime["spinning"] is spins
