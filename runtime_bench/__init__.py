@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runtime_bench.archive import write_pyz
-    from runtime_bench.environment import usable_threads
     from runtime_bench.errors import BenchFailure, RuntimeMissing, VerifyFailure
     from runtime_bench.golden import pooled_sqnr_db
+    from runtime_bench.judge.comparison import compare
+    from runtime_bench.judge.stability import grade
+    from runtime_bench.judge.summary import charged_bytes, summarize
+    from runtime_bench.machine.environment import usable_threads
     from runtime_bench.manifest import identity
     from runtime_bench.protocol import EFFORTS, Subject, measure
-    from runtime_bench.summary import charged_bytes, compare, summarize
     from runtime_bench.verify import verify_bundle
 
 _HOME = {
     "write_pyz": "archive",
-    "usable_threads": "environment",
+    "usable_threads": "machine.environment",
     "BenchFailure": "errors",
     "RuntimeMissing": "errors",
     "VerifyFailure": "errors",
@@ -31,9 +33,10 @@ _HOME = {
     "EFFORTS": "protocol",
     "Subject": "protocol",
     "measure": "protocol",
-    "charged_bytes": "summary",
-    "compare": "summary",
-    "summarize": "summary",
+    "charged_bytes": "judge.summary",
+    "compare": "judge.comparison",
+    "grade": "judge.stability",
+    "summarize": "judge.summary",
     "verify_bundle": "verify",
 }
 
@@ -45,6 +48,7 @@ __all__ = [
     "VerifyFailure",
     "charged_bytes",
     "compare",
+    "grade",
     "identity",
     "measure",
     "pooled_sqnr_db",

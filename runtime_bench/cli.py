@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
@@ -13,9 +14,13 @@ from runtime_bench import manifest, protocol, sums, table, verify
 from runtime_bench.archive import pyz_path
 from runtime_bench.errors import BenchFailure, VerifyFailure
 
+WIDEST = 120
+"""Characters that a line may have on a wide terminal."""
+
 EXIT_CODES = """\
-exit codes: 0 fine, 2 wrong use, 6 runtime missing or too old, 7 the golden outputs are not met,
-8 the measurement failed, 9 the bundle is damaged, 130 interrupted, 143 terminated
+exit codes: 0 fine, 1 the result cannot be written, 2 wrong use, 6 runtime or provider missing or too old, 7 the
+golden outputs are not met, 8 the measurement failed or is invalid, 9 the bundle is damaged, 130 interrupted,
+143 terminated
 """
 
 
@@ -70,19 +75,33 @@ def _parser() -> argparse.ArgumentParser:
         help="3, 10 or 20 processes a model (default: quick)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the runtime (default: the bundle's)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="limit of the time spent on latency")
+    parser.add_argument("--seconds", type=float, metavar="S", help="limit of the time spent on measuring")
+    parser.add_argument(
+        "--fps",
+        type=float,
+        metavar="F",
+        help="call that often a second, timed from when each call was due (default: back to back)",
+    )
+    parser.add_argument("--no-pin", action="store_true", help="do not keep the processes on fixed CPUs")
+    parser.add_argument(
+        "--allow-fallback",
+        action="store_true",
+        help="measure even where the runtime runs nodes on another provider than the bundle's",
+    )
     return parser
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse before any work what would fail after it, or would damage the bundle."""
-    for name in ("effort", "threads", "seconds"):
-        if options.command == "verify" and getattr(options, name) is not None:
-            parser.error("--{} means nothing to verify".format(name))
+    for name in ("effort", "threads", "seconds", "fps", "no_pin", "allow_fallback"):
+        if options.command == "verify" and getattr(options, name) not in (None, False):
+            parser.error("--{} means nothing to verify".format(name.replace("_", "-")))
     if options.threads is not None and options.threads < 1:
         parser.error("--threads must be at least 1")
     if options.seconds is not None and not options.seconds > 0:
         parser.error("--seconds must be above 0")
+    if options.fps is not None and not protocol.MIN_FPS <= options.fps <= protocol.MAX_FPS:
+        parser.error("--fps must be from {:g} to {:.0f}".format(protocol.MIN_FPS, protocol.MAX_FPS))
     if options.bundle is None:
         archive = pyz_path()
         options.bundle = os.path.dirname(archive) if archive else os.getcwd()
@@ -100,6 +119,8 @@ def _unwritable(path: str, root: str) -> str:
     folder = os.path.dirname(real)
     if os.path.isdir(real):
         return "it is a folder"
+    if os.path.exists(real) and not os.path.isfile(real):
+        return "it is no plain file, and - stands for stdout"
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         return "its folder is missing or read-only"
     inside = os.path.relpath(real, root)
@@ -115,7 +136,9 @@ def _bench(options: argparse.Namespace) -> int:
     raw = manifest.read(root)
     contract = manifest.parse(raw)
     manifest.check_files(contract, sums.check_listed(root, sums.DEVICE))
-    verify.require_runtime(contract)
+    for warning in verify.machine_warnings(contract):
+        sys.stderr.write("warning: {}\n".format(warning))
+    verify.require_runtime(contract, options.allow_fallback)
     chosen = [artifact for artifact in (contract.fallback, contract.default) if artifact is not None]
     same = len({artifact.precision for artifact in chosen}) < len(chosen)
     subjects = [
@@ -126,6 +149,7 @@ def _bench(options: argparse.Namespace) -> int:
             runner=contract.backend,
             options={**contract.options, "provider": contract.provider},
             file=artifact.path,
+            precision=artifact.precision,
         )
         for artifact in chosen
     ]
@@ -142,11 +166,25 @@ def _bench(options: argparse.Namespace) -> int:
             threads=options.threads or contract.threads,
             seconds=options.seconds,
             progress=with_progress,
+            fps=options.fps,
+            pin=not options.no_pin,
+            allow_fallback=options.allow_fallback,
+            isa=verify.target_isa(contract),
         )
     finally:
         with_progress.clear()
-    _deliver(measurement, options.json, lambda: table.bench_lines(measurement, _title(raw)))
+    _deliver(measurement, options.json, lambda: _screen(measurement, raw))
+    allowed = ("provider_wrong",) if options.allow_fallback else ()
+    reasons = measurement["results"]["stability"]["reasons"]
+    invalid = [r["text"] for r in reasons if r["severity"] == "invalid" and r["code"] not in allowed]
+    if invalid:
+        raise BenchFailure("the measurement is invalid: {}".format(invalid[0]))
     return 0
+
+
+def _screen(measurement: Mapping[str, Any], raw: Mapping[str, Any]) -> list[str]:
+    width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else table.WIDTH
+    return table.bench_lines(measurement, _title(raw), width=width, unicode=table.draws_blocks(sys.stdout))
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -172,15 +210,17 @@ def _deliver(result: Mapping[str, Any], path: Optional[str], lines: Callable[[],
         print(json.dumps(result), flush=True)
         return
     if path is not None:
-        temporary = path + ".tmp"
+        real = os.path.realpath(path)  # a link stays one
+        temporary = "{}.{}.tmp".format(real, os.getpid())
         try:
             with open(temporary, "w", encoding="ascii") as stream:
                 stream.write(json.dumps(result) + "\n")
-            os.replace(temporary, path)
-        except BaseException:
+            os.replace(temporary, real)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
-            raise
     print("\n".join(lines()), flush=True)
     if path is not None:
         sys.stderr.write("written: {}\n".format(path))

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from typing import Any, Mapping, Optional
 
 from runtime_bench.archive import package_parent, pyz_path
@@ -18,12 +19,23 @@ PADDING = "RUNTIME_BENCH_PADDING"
 MAX_PADDING = 4095
 
 
+LOOK_S = 1.0
+"""How often it is checked whether a worker is gone while something holds its pipes open."""
+
+COLLECT_S = 5.0
+"""How long what a killed worker has written is waited for: a child that left its group may hold the pipes open."""
+
+
 class WorkerError(Exception):
-    """A worker was killed, failed or did not answer; the message is one line."""
+    """A worker was killed, failed or did not answer; the message is one line, ``partial`` what it had told before."""
+
+    def __init__(self, message: str, partial: Optional[Mapping[str, Any]] = None) -> None:
+        super().__init__(message)
+        self.partial: Mapping[str, Any] = partial or {}
 
 
 def run(request: Mapping[str, Any], timeout_s: float, rng: Optional[random.Random] = None) -> dict[str, Any]:
-    """Do one job in a fresh process and return its answer.
+    """Do one job in a fresh process and return its answer, the parts of it merged.
 
     Args:
         request: the job for ``worker``; paths must be absolute.
@@ -54,25 +66,61 @@ def run(request: Mapping[str, Any], timeout_s: float, rng: Optional[random.Rando
             cwd=package_parent() if not archive else None,  # -m puts the working folder first on the import path
             start_new_session=True,
         )
-        answer, log = process.communicate(body, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise WorkerError("no answer after {:.0f} s".format(timeout_s)) from None
+        answer, log, late = _communicate(process, body, timeout_s)
     finally:
         if process is not None:
             _end(process)
-    return _parse(process.returncode, answer, log)
+    return merged(answer, log, process.returncode, "no answer after {:.0f} s".format(timeout_s) if late else "")
 
 
-def _parse(returncode: int, answer: bytes, log: bytes) -> dict[str, Any]:
-    if returncode < 0:
-        raise WorkerError("killed by {}".format(_signal_name(-returncode)))
-    lines = [line.strip() for line in log.decode("utf-8", "replace").splitlines() if line.strip()]
-    if returncode or not answer:
-        raise WorkerError(lines[-1][:500] if lines else "ended with exit code {} and no message".format(returncode))
-    result = json.loads(answer)
-    if "missing" in result:
-        raise RuntimeMissing(result["missing"])
-    return dict(result)
+def _communicate(process: subprocess.Popen[bytes], body: bytes, timeout_s: float) -> tuple[bytes, bytes, bool]:
+    """What the worker wrote to stdout and stderr, and whether it was killed for its time."""
+    deadline, killed, late = time.monotonic() + timeout_s, False, False
+    given: Optional[bytes] = body
+    while True:
+        try:
+            pause = max(min(deadline - time.monotonic(), LOOK_S), 0.0)
+            return (*process.communicate(given, timeout=pause), late)
+        except subprocess.TimeoutExpired as error:
+            given, so_far = None, (error.output or b"", error.stderr or b"")
+        over = time.monotonic() >= deadline
+        if killed and over:
+            return (*so_far, late)
+        if not killed and (over or process.poll() is not None):
+            late = process.poll() is None
+            _kill(process)  # a child that outlives the worker would hold the pipes open
+            killed, deadline = True, time.monotonic() + COLLECT_S
+
+
+def merged(answer: bytes, log: bytes, returncode: int, error: str = "") -> dict[str, Any]:
+    """The parts of an answer as one dict.
+
+    Args:
+        answer: what the worker wrote to stdout.
+        log: what it wrote to stderr.
+        returncode: as ``subprocess`` has it: below 0 for a signal.
+        error: what went wrong otherwise.
+
+    Raises WorkerError for an error, a death or an answer without its end, RuntimeMissing where the worker says so.
+    """
+    result: dict[str, Any] = {}
+    complete = False
+    for line in answer.splitlines(keepends=True):
+        if not line.endswith(b"\n"):  # it died while it wrote
+            break
+        told = json.loads(line)
+        if "missing" in told:
+            raise RuntimeMissing(told["missing"])
+        result.update(told.get("part", {}))
+        complete = complete or "complete" in told
+    if returncode < 0 and not error:
+        error = "killed by {}".format(_signal_name(-returncode))
+    if not error and (returncode or not complete):
+        lines = [line.strip() for line in log.decode("utf-8", "replace").splitlines() if line.strip()]
+        error = lines[-1][:500] if lines else "ended with exit code {} and no message".format(returncode)
+    if error:
+        raise WorkerError(error, result)
+    return result
 
 
 def _signal_name(number: int) -> str:
@@ -87,12 +135,16 @@ def _signal_name(number: int) -> str:
     return name.name + hints.get(name, "")
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the worker's process group: itself, and children that outlived it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker that has not ended, with all it started, and wait for it."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """Leave nothing of a worker: no process, no pipe."""
+    _kill(process)
+    process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import random
 import time
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
-from runtime_bench import cgroup, environment, memory, process, summary
-from runtime_bench.errors import BenchFailure
+from runtime_bench import audit, rounds, session
+from runtime_bench import memory as memory_figures
+from runtime_bench.judge.stability import derive
+from runtime_bench.machine import affinity, cgroup, environment, sampler
 
-SCHEMA = "edgeopt.measurement/1"
-SEED = 7
-NO_RECORD: Mapping[str, Any] = {
-    "phases_ns": {},
-    "warmup_ns": [],
-    "warmup_calls": 0,
-    "warmup_stable": False,
-    "steady_ns": [],
-    "every": 1,
-    "cut_short": True,
-}
-"""What the record of a failed process holds beside its error."""
+SCHEMA = "edgeopt.measurement/2"
+MIN_FPS, MAX_FPS = 0.1, 10000.0
+"""A slower load would make the few calls that are always made outlast a worker's time."""
 
-STARTUP_S = 300.0
-"""Time that a worker may take beyond its calls: start, imports, load."""
+IDLE_FROM_S = 10.0
+"""With less time in all, none is spent to learn the idle power."""
 
 
 class Effort(NamedTuple):
-    """How much is measured. A process stops at ``iterations`` timed calls and ``steady_s``, or at ``steady_cap_s``."""
+    """How much is measured. A process stops at ``iterations`` timed calls and ``steady_s``, or at ``steady_cap_s``.
+
+    Then it makes ``bursts`` bursts of ``burst_calls`` after ``idle_s`` of rest each. With ``sustained_s`` one more
+    process a subject runs for so long after all others.
+    """
 
     processes: int
     iterations: int
@@ -37,12 +33,16 @@ class Effort(NamedTuple):
     warmup_s: float
     warmup_cap_s: float
     steady_cap_s: float
+    bursts: int = 0
+    burst_calls: int = 5
+    idle_s: float = 0.25
+    sustained_s: float = 0.0
 
 
 EFFORTS = {
     "quick": Effort(3, 50, 0.5, 0.5, 3.0, 30.0),
-    "standard": Effort(10, 100, 1.5, 0.5, 10.0, 60.0),
-    "release": Effort(20, 150, 3.0, 0.5, 10.0, 120.0),
+    "standard": Effort(10, 100, 1.5, 0.5, 10.0, 60.0, bursts=1),
+    "release": Effort(20, 200, 3.0, 0.5, 10.0, 120.0, bursts=1, sustained_s=60.0),
 }
 
 
@@ -57,14 +57,16 @@ class Subject:
         runner: a key of ``runners.RUNNERS``.
         options: for the runner, such as ``provider`` and session config entries.
         file: what the measurement calls the file; its base name if None, so that no folder of the host is told.
+        precision: ``int8`` or ``float32`` where it is claimed; the audit is held against it.
     """
 
     name: str
     path: str
     sha256: str
     runner: str = "onnxruntime"
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Optional[str] = None
+    precision: Optional[str] = None
 
 
 def measure(
@@ -76,154 +78,175 @@ def measure(
     seconds: Optional[float] = None,
     memory: bool = True,
     progress: Optional[Callable[[str], None]] = None,
+    fps: Optional[float] = None,
+    pin: bool = True,
+    half_width: Optional[float] = None,
+    allow_fallback: bool = False,
+    isa: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Measure subjects side by side and return the measurement (``edgeopt.measurement/1``).
+    """Measure subjects side by side and return the measurement (``edgeopt.measurement/2``).
 
     Args:
         subjects: run in ABBA order: forward in even rounds, backward in odd ones.
         samples: input name -> ``.npy`` file; calls cycle over them.
         effort: a key of ``EFFORTS``.
         threads: wanted; lowered to what affinity and cgroup quota allow.
-        seconds: limit of the timing pass. Processes get equal shares, at least one round is always made.
-        memory: measure memory as well, in processes of its own after the timing pass.
+        seconds: limit of everything: timing, sustained processes, memory. One round of timing and one of memory are
+            always made; ``cut`` in the measurement names what it made shorter.
+        memory: measure memory as well, in processes of its own after all others.
         progress: is told what is running.
+        fps: call that often a second, with latency from the scheduled start; back to back if None.
+        pin: keep the workers on as many CPUs as there are threads, the fastest that this process may use.
+        half_width: after the effort's rounds go on until the 95 % interval of the last subject over the first is
+            narrower than this to both sides, relative to the ratio.
+        allow_fallback: measure even where the runtime runs nodes on another provider than asked for.
+        isa: instruction-set features of the device that the artifacts are for, recorded beside those of this one.
 
-    Raises BenchFailure when all processes of a subject failed, RuntimeMissing when its runtime is not there,
-    ValueError for bad arguments. A process that fails beside good ones is recorded with its error.
+    Raises BenchFailure when all processes of a subject failed or nodes ran outside the provider that was asked for,
+    RuntimeMissing when its runtime is not there, ValueError for bad arguments. A process that fails beside good ones
+    is recorded with its error and with what it had measured before.
     """
-    if effort not in EFFORTS:
-        raise ValueError('no effort "{}"; there are: {}'.format(effort, ", ".join(EFFORTS)))
-    if not subjects or len({subject.name for subject in subjects}) != len(subjects):
-        raise ValueError("subjects must be there and have names of their own")
-    if threads < 1 or (seconds is not None and seconds <= 0):
-        raise ValueError("threads and seconds must be above 0")
+    _check(subjects, effort, threads, seconds, fps, half_width)
+    epoch, plan = time.perf_counter_ns(), EFFORTS[effort]
+    limits = session.limit(seconds, sustained=plan.sustained_s > 0, memory=memory)
     tell = progress or (lambda text: None)
-    described = environment.describe()
-    throttled = cgroup.throttled_periods()
     used = environment.usable_threads(threads)
-    requests = {subject.name: _request(subject, samples, used) for subject in subjects}
-    timing = _timing_pass(subjects, requests, EFFORTS[effort], seconds, tell)
-    stops = cgroup.throttled_periods()
-    figures = _memory_pass(subjects, requests, tell) if memory else {}
-    entries = [
-        {
-            "name": subject.name,
-            "file": subject.file or os.path.basename(subject.path),
-            "sha256": subject.sha256,
-            "runtime": timing.runtimes[subject.name],
-            "processes": timing.processes[subject.name],
-            "memory": figures.get(subject.name) or _not_measured(),
+    cpus = affinity.choose(used) if pin else []
+    common = {"threads": used, "cpus": cpus, "cpu_stat": cgroup.stat_path(), "epoch_ns": epoch}
+    extra = {"allow_fallback": True} if allow_fallback else {}
+    requests = {subject.name: {**_request(subject, samples, used, extra), **common} for subject in subjects}
+    workers = session.Session(requests, {**plan._asdict(), "fps": fps}, epoch, tell)
+    names = list(requests)
+    described, before = environment.describe(), environment.begin()
+    with sampler.sample(avoid_cpus=cpus, epoch_ns=epoch) as sampled:
+        if seconds is None or seconds >= IDLE_FROM_S:
+            sampled.measure_idle()
+        audits = {subject.name: _audited(workers, subject, allow_fallback) for subject in subjects}
+        timing = rounds.run(
+            names,
+            workers.time_one,
+            processes=plan.processes,
+            until=limits.timing,
+            half_width=half_width,
+            tell=tell,
+        )
+        sustained = _sustained(workers, names, plan, limits.sustained)
+    events = sampled.result()
+    described = environment.merge(described, events, environment.finish(before, events))
+    figures = _memory(workers, names, effort, limits.all) if memory else {}
+    if not cpus or workers.not_pinned:
+        described["missing"]["affinity"] = workers.not_pinned or "not asked for"
+    short = plan.sustained_s > 0 and any(record is None or record["cut_short"] for record in sustained.values())
+    late = any(figure.get("reason") == memory_figures.LATE for own in figures.values() for figure in own.values())
+    found = {
+        name: {
+            "runtime": _really(workers.runtimes[name], audits[name]),
+            "audit": audits[name],
+            "processes": timing.processes[name],
+            "sustained": sustained[name],
+            "memory": figures.get(name) or memory_figures.nothing("not asked for"),
         }
-        for subject in subjects
-    ]
-    described["throttled_periods"] = None if stops is None or throttled is None else stops - throttled
-    if described["throttled_periods"] is None:
-        described["missing"]["throttled_periods"] = "no nr_throttled in the control group's cpu.stat"
-    facts = {
-        "threads": used,
-        "requested": threads,
-        "throttled": described["throttled_periods"],
-        "out_of_time": timing.out_of_time,
+        for name in names
     }
-    return {
+    measurement = {
         "schema": SCHEMA,
         "effort": effort,
         "threads": used,
         "threads_requested": threads,
-        "seed": SEED,
+        "affinity": None if "affinity" in described["missing"] else cpus,
+        "seed": session.SEED,
+        "load": {"kind": "periodic", "fps": fps, "period_ns": round(1e9 / fps)} if fps else {"kind": "back_to_back"},
+        "isa": list(isa),
+        "seconds": seconds,
+        "cut": [part for part, cut in (("timing", timing.cut), ("sustained", short), ("memory", late)) if cut],
+        "clock": clock_facts(),
         "order": timing.order,
-        "subjects": entries,
+        "subjects": [{**_identity(subject), **found[subject.name]} for subject in subjects],
         "environment": described,
-        "advice": summary.advice(entries, described, facts),
+    }
+    return {**measurement, "results": derive(measurement)}
+
+
+def clock_facts(pairs: int = 1001) -> dict[str, int]:
+    """``overhead_ns``: median distance of two readings of the clock one after the other; ``resolution_ns``: its step.
+
+    Latencies hold the overhead once: it is told, not subtracted.
+    """
+    clock = time.perf_counter_ns
+    distances = sorted(-clock() + clock() for _ in range(pairs))
+    resolution = time.get_clock_info("perf_counter").resolution
+    return {"overhead_ns": distances[pairs // 2], "resolution_ns": max(round(resolution * 1e9), 1)}
+
+
+def _check(
+    subjects: Sequence[Subject],
+    effort: str,
+    threads: int,
+    seconds: Optional[float],
+    fps: Optional[float],
+    half_width: Optional[float],
+) -> None:
+    if effort not in EFFORTS:
+        raise ValueError('no effort "{}"; there are: {}'.format(effort, ", ".join(EFFORTS)))
+    if not subjects or len({subject.name for subject in subjects}) != len(subjects):
+        raise ValueError("subjects must be there and have names of their own")
+    if threads < 1 or (seconds is not None and not seconds > 0):
+        raise ValueError("threads and seconds must be above 0")
+    if fps is not None and not MIN_FPS <= fps <= MAX_FPS:
+        raise ValueError("fps must be from {:g} to {:.0f}".format(MIN_FPS, MAX_FPS))
+    if half_width is not None and (not half_width > 0 or len(subjects) < 2):
+        raise ValueError("half_width must be above 0 and needs two subjects")
+
+
+def _identity(subject: Subject) -> dict[str, Any]:
+    return {
+        "name": subject.name,
+        "file": subject.file or os.path.basename(subject.path),
+        "sha256": subject.sha256,
+        "bytes": os.path.getsize(subject.path) if os.path.isfile(subject.path) else None,
+        "precision": subject.precision,
     }
 
 
-class _Timing(NamedTuple):
-    order: list[str]
-    processes: dict[str, list[dict[str, Any]]]
-    runtimes: dict[str, Any]
-    out_of_time: bool
-
-
-def _request(subject: Subject, samples: Sequence[Mapping[str, str]], threads: int) -> dict[str, Any]:
+def _request(
+    subject: Subject, samples: Sequence[Mapping[str, str]], threads: int, extra: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "runner": subject.runner,
         "path": subject.path if subject.runner == "null" else os.path.abspath(subject.path),
-        "options": {**subject.options, "threads": threads},
+        "options": {**subject.options, "threads": threads, **extra},
         "samples": [{name: os.path.abspath(path) for name, path in files.items()} for files in samples],
     }
 
 
-def _timing_pass(
-    subjects: Sequence[Subject],
-    requests: Mapping[str, Mapping[str, Any]],
-    effort: Effort,
-    seconds: Optional[float],
-    tell: Callable[[str], None],
-) -> _Timing:
-    result = _Timing([], {s.name: [] for s in subjects}, {}, False)
-    rng = random.Random(SEED)
-    start = time.monotonic()
-    for round_ in range(effort.processes):
-        if seconds is not None and round_ and time.monotonic() - start >= seconds:
-            result = result._replace(out_of_time=True)
-            break
-        for position, subject in enumerate(subjects if round_ % 2 == 0 else list(reversed(subjects))):
-            tell("{}: process {} of {}".format(subject.name, round_ + 1, effort.processes))
-            left = (effort.processes - round_) * len(subjects) - position
-            now = time.monotonic()
-            until = None if seconds is None else now + max(start + seconds - now, 0) / left
-            record = _time_one(requests[subject.name], effort, until, rng)
-            runtime = record.pop("runtime", None)
-            if runtime is not None:
-                result.runtimes.setdefault(subject.name, runtime)
-            result.order.append(subject.name)
-            result.processes[subject.name].append(record)
-        for subject in subjects:
-            _give_up(subject, result.processes[subject.name], last=round_ + 1 == effort.processes)
-    for subject in subjects:
-        _give_up(subject, result.processes[subject.name], last=True)
-    return result
+def _audited(workers: session.Session, subject: Subject, allow_fallback: bool) -> dict[str, Any]:
+    """The audit of a subject. Raises BenchFailure where it ran elsewhere than asked and that is not allowed."""
+    found = workers.audit(subject.name)
+    audit.check(subject.name, str(found.get("asked") or subject.options.get("provider", "")), found, allow_fallback)
+    return found
 
 
-def _time_one(request: Mapping[str, Any], effort: Effort, until: Optional[float], rng: random.Random) -> dict[str, Any]:
-    plan = {**effort._asdict(), "until": until}
-    timeout = STARTUP_S + 2 * (effort.warmup_cap_s + effort.steady_cap_s)
-    try:
-        answer = process.run({**request, "job": "time", "plan": plan}, timeout, rng)
-    except process.WorkerError as error:
-        return {**NO_RECORD, "error": str(error)}
-    return {**answer, "cut_short": len(answer["steady_ns"]) < effort.iterations, "error": None}
+def _really(runtime: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runtime says of itself, corrected by where the nodes ran: a session names what it was asked for."""
+    provider = audit.main_provider(found) or runtime["provider"]
+    return {**runtime, "provider": provider, "asked": found.get("asked", runtime["asked"])}
 
 
-def _give_up(subject: Subject, records: Sequence[Mapping[str, Any]], *, last: bool) -> None:
-    """Raise when nothing of a subject works: at the end, or after three failures and no success."""
-    errors = [record["error"] for record in records if record["error"]]
-    if len(errors) == len(records) and (last or len(errors) >= 3):
-        raise BenchFailure("{}: no process could measure it: {}".format(subject.name, errors[-1]))
+def _sustained(
+    workers: session.Session, names: Sequence[str], plan: Effort, until: Optional[float]
+) -> dict[str, Optional[dict[str, Any]]]:
+    found: dict[str, Optional[dict[str, Any]]] = dict.fromkeys(names)
+    for i, name in enumerate(names if plan.sustained_s else []):
+        now = time.monotonic()
+        found[name] = workers.sustained(name, None if until is None else now + max(until - now, 0) / (len(names) - i))
+    return found
 
 
-def _memory_pass(
-    subjects: Sequence[Subject], requests: Mapping[str, Mapping[str, Any]], tell: Callable[[str], None]
-) -> dict[str, Any]:
+def _memory(workers: session.Session, names: Sequence[str], effort: str, until: Optional[float]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     shared: dict[str, Any] = {}
-
-    def run(job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Subjects with one runner and one set of options share the two lower stages."""
-        options = sorted(job["options"].items()) if job["stage"] == "runtime" else ""
-        key = "{} {} {} {}".format(job["stage"], job["runner"], options, job["repeat"])
-        if job["stage"] == "model":
-            return process.run(job, job["timeout_s"])
-        if key not in shared:
-            shared[key] = process.run(job, job["timeout_s"])
-        return dict(shared[key])
-
-    figures = {}
-    for subject in subjects:
-        tell("{}: memory".format(subject.name))
-        figures[subject.name] = memory.figures(requests[subject.name], STARTUP_S, run)
-    return figures
-
-
-def _not_measured() -> dict[str, Any]:
-    return {stage: {"bytes": None, "reason": "not asked for"} for stage in memory.STAGES}
+    for i, name in enumerate(names):
+        now = time.monotonic()
+        deadline = None if until is None else now + max(until - now, 0) / (len(names) - i)
+        found[name] = workers.memory(name, effort, deadline, shared)
+    return found

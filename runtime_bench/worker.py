@@ -1,29 +1,35 @@
-"""One job in one fresh process: a JSON request on stdin, one JSON line as the answer on stdout.
+"""One job in one fresh process: a JSON request on stdin, the answer as JSON lines on stdout.
 
-What a runtime prints to stdout goes to stderr, so the answer stays clean. An exception ends the process with its
-traceback on stderr; the parent keeps the last line of it.
+An answer may come in parts, one line each, so that the death of the process loses only what is not done yet; the last
+line says that it is complete. What a runtime prints to stdout goes to stderr, so the answer stays clean. An exception
+ends the process with its traceback on stderr; the parent keeps the last line of it.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
-import time
-from typing import Any, Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Iterator, Mapping
 
-from runtime_bench import rss, warmup
-from runtime_bench.errors import RuntimeMissing
-from runtime_bench.runners import Loaded, Runner, get
-
-MAX_TIMED = 4000
-"""Timed calls kept per process. A faster model is timed at every k-th call, so that the minimum duration is covered."""
-
-KEPT_WARMUP = 300
-"""Warm-up calls kept per process, from the first."""
+from runtime_bench.errors import BenchFailure, RuntimeMissing
+from runtime_bench.runners import get
 
 Request = Mapping[str, Any]
+
+JOBS = {
+    "time": "timing_job:job_time",
+    "memory": "memory_job:job_memory",
+    "growth": "memory_job:job_growth",
+    "probe": "worker:job_probe",
+    "golden": "worker:job_golden",
+    "audit": "worker:job_audit",
+}
+"""Job -> module and function. Only the module of the job is imported: what it needs counts as memory in use.
+
+The function takes the request and returns the answer, or yields it in parts.
+"""
 
 
 def main() -> int:
@@ -33,122 +39,28 @@ def main() -> int:
     request = json.loads(sys.stdin.buffer.read())
     _die_with(request["parent"])
     try:
-        result = JOBS[request["job"]](request)
+        for part in _parts(request):
+            answer.write(json.dumps({"part": part}) + "\n")
+            answer.flush()
     except RuntimeMissing as error:
-        result = {"missing": str(error)}
-    answer.write(json.dumps(result) + "\n")
+        answer.write(json.dumps({"missing": str(error)}) + "\n")
+    except BenchFailure as error:  # a sentence, without the name of its class
+        sys.stderr.write("{}\n".format(error))
+        sys.stderr.flush()
+        os._exit(1)
+    answer.write('{"complete": true}\n')
     answer.flush()
     sys.stderr.flush()
     os._exit(0)  # the answer is complete: a runtime that hangs or crashes while it unloads cannot spoil it
 
 
-def job_time(request: Request) -> dict[str, Any]:
-    """Phases, warm-up and steady latencies in nanoseconds."""
-    clock = time.perf_counter_ns
-    runner = get(request["runner"])
-    start = clock()
-    runner.import_runtime()
-    imported = clock()
-    loaded = runner.load(request["path"], request["options"])
-    done = clock()
-    phases = {"import": imported - start, "load": done - imported}
-    calls = _bind(runner, loaded, request["samples"])
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    begin = clock()
-    calls[0]()
-    phases["first"] = clock() - begin
-    plan = fit(request["plan"], time.monotonic())
-    warm, stable = warm_up(calls, plan)
-    steady, every = steady_state(calls, plan, warmup.window_of(len(warm)), warm)
-    return {
-        "phases_ns": phases,
-        "warmup_ns": warm[:KEPT_WARMUP],
-        "warmup_calls": len(warm),
-        "warmup_stable": stable,
-        "steady_ns": steady,
-        "every": every,
-        "runtime": loaded.runtime,
-    }
-
-
-def fit(plan: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Shrink a plan to what is left until ``until`` (monotonic clock, the same in all processes): a fifth warms up."""
-    fitted = dict(plan)
-    if plan["until"] is not None:
-        left = max(plan["until"] - now, 0.01)
-        for key, part in (("warmup_s", 0.2), ("warmup_cap_s", 0.2), ("steady_s", 0.8), ("steady_cap_s", 0.8)):
-            fitted[key] = min(plan[key], part * left)
-    return fitted
-
-
-def warm_up(calls: Sequence[Callable[[], Any]], plan: Mapping[str, Any]) -> tuple[list[int], bool]:
-    """Call until two windows agree and ``warmup_s`` has passed, or until ``warmup_cap_s``.
-
-    Returns the latencies in ns and whether the windows agreed.
-    """
-    clock = time.perf_counter_ns
-    latencies: list[int] = []
-    start, next_check, n = clock(), 2 * warmup.WINDOW, len(calls)
-    least, cap = start + int(plan["warmup_s"] * 1e9), start + int(plan["warmup_cap_s"] * 1e9)
-    while True:
-        call = calls[len(latencies) % n]
-        before = clock()
-        call()
-        after = clock()
-        latencies.append(after - before)
-        if len(latencies) >= next_check and after >= least:
-            if warmup.settled(latencies):
-                return latencies, True
-            next_check = len(latencies) + warmup.window_of(len(latencies))
-        if after >= cap:
-            return latencies, warmup.settled(latencies)
-
-
-def steady_state(
-    calls: Sequence[Callable[[], Any]], plan: Mapping[str, Any], window: int, warm: Sequence[int]
-) -> tuple[list[int], int]:
-    """Call for at least ``iterations`` timed calls and ``steady_s`` seconds, or until ``steady_cap_s``.
-
-    Returns the latencies in ns of every k-th call, and k. The calls cycle over the samples.
-    """
-    clock = time.perf_counter_ns
-    latencies: list[int] = []
-    expected = sorted(warm[-window:])[len(warm[-window:]) // 2]
-    every = max(1, int(plan["steady_s"] * 1e9 / max(expected, 1) / MAX_TIMED))
-    i, n, iterations = 0, len(calls), int(plan["iterations"])
-    start = clock()
-    least, cap = start + int(plan["steady_s"] * 1e9), start + int(plan["steady_cap_s"] * 1e9)
-    while True:
-        for _ in range(every - 1):
-            calls[i % n]()
-            i += 1
-        call = calls[i % n]
-        i += 1
-        before = clock()
-        call()
-        after = clock()
-        latencies.append(after - before)
-        if (len(latencies) >= iterations and after >= least) or (after >= cap and len(latencies) >= 3):
-            return latencies, every
-
-
-def job_memory(request: Request) -> dict[str, Any]:
-    """Peak and resident memory of nothing (``interpreter``), the one-node model (``runtime``) or the artifact."""
-    runner = get(request["runner"])
-    if request["stage"] == "interpreter":
-        return rss.usage()
-    runner.import_runtime()
-    if request["stage"] == "runtime":
-        loaded = runner.load(runner.BASELINE, request["options"])
-        call = loaded.bind(runner.baseline_feeds())
+def _parts(request: Request) -> Iterator[dict[str, Any]]:
+    module, _, name = JOBS[request["job"]].partition(":")
+    answer = getattr(import_module("runtime_bench." + module), name)(request)
+    if isinstance(answer, dict):
+        yield answer
     else:
-        loaded = runner.load(request["path"], request["options"])
-        call = _bind(runner, loaded, request["samples"][:1])[0]
-    for _ in range(int(request["calls"])):
-        call()
-    return rss.usage()
+        yield from answer
 
 
 def job_probe(request: Request) -> dict[str, Any]:
@@ -168,16 +80,19 @@ def job_golden(request: Request) -> dict[str, Any]:
     return golden.check(loaded, runner.read_feeds, request["outputs"], request["samples"])
 
 
-JOBS: Mapping[str, Callable[[Request], dict[str, Any]]] = {
-    "time": job_time,
-    "memory": job_memory,
-    "probe": job_probe,
-    "golden": job_golden,
-}
+def job_audit(request: Request) -> dict[str, Any]:
+    """What the runtime really ran, as ``audit`` has it; a reason where the runner cannot tell."""
+    runner = get(request["runner"])
+    runner.import_runtime()
+    audit = getattr(runner, "audit", None)
+    if audit is None:
+        return {"reason": "the runner {} cannot tell what it ran".format(request["runner"])}
+    if request.get("scratch"):
+        import tempfile
 
-
-def _bind(runner: Runner, loaded: Loaded, samples: Sequence[Mapping[str, str]]) -> list[Callable[[], Any]]:
-    return [loaded.bind(runner.read_feeds(files)) for files in samples] or [loaded.bind({})]
+        tempfile.tempdir = request["scratch"]  # the parent removes it, even where this process is killed
+    feeds = runner.read_feeds(request["samples"][0]) if request["samples"] else {}
+    return dict(audit(request["path"], request["options"], feeds))
 
 
 def _die_with(parent: int) -> None:

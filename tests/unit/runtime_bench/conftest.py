@@ -31,6 +31,44 @@ def dense_model(weights: np.ndarray, *, output: str = "y") -> bytes:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
 
 
+SCALE, ZERO = np.float32(8 / 255), 128
+"""How ``integer_model`` quantizes its input: uint8 over -4 to 4."""
+
+
+def integer_weights(weights: np.ndarray) -> tuple[np.ndarray, np.float32]:
+    """7-bit weights, so that no processor saturates, and their scale."""
+    scale = np.float32(np.abs(weights).max() / 63)
+    return np.round(weights / scale).astype(np.int8), scale
+
+
+def integer_model(weights: np.ndarray) -> bytes:
+    """``dense_model`` with Q/DQ pairs that onnxruntime fuses into an integer kernel."""
+    values, scale = integer_weights(weights)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["x_q"]),
+        helper.make_node("DequantizeLinear", ["x_q", "x_scale", "x_zero"], ["x_dq"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["w_dq"]),
+        helper.make_node("MatMul", ["x_dq", "w_dq"], ["h"]),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    constants = {"x_scale": SCALE, "x_zero": np.uint8(ZERO), "w": values, "w_scale": scale, "w_zero": np.int8(0)}
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
+
+
+def integer_output(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """What ``integer_model`` gives."""
+    values, scale = integer_weights(weights)
+    quantized = np.clip(np.round(x / SCALE) + ZERO, 0, 255).astype(np.int32) - ZERO
+    return np.maximum((quantized @ values.astype(np.int32)).astype(np.float32) * (SCALE * scale), 0)
+
+
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -69,21 +107,20 @@ class Bundle:
 
 
 def write_bundle(root: Path) -> Bundle:
-    """A float and a coarser model ("int8"), three golden samples, bench.pyz and a record."""
+    """A float and an int8 model, three golden samples, bench.pyz and a record."""
     bundle = Bundle(root)
     for folder in ("model", "golden"):
         (root / folder).mkdir(parents=True)
     weights = np.random.default_rng(3).normal(size=(8, 5)).astype(np.float32)
-    coarse = np.round(weights * 64).astype(np.float32) / 64
     (root / "model/m.float32.onnx").write_bytes(dense_model(weights))
-    (root / "model/m.int8.onnx").write_bytes(dense_model(coarse))
+    (root / "model/m.int8.onnx").write_bytes(integer_model(weights))
     samples = []
     for i in range(SAMPLES):
         x = np.random.default_rng(10 + i).normal(size=(1, 8)).astype(np.float32)
         files = {
             "input": bundle.save_golden(f"{i:03d}.input.0.npy", x),
             "float32": bundle.save_golden(f"{i:03d}.float32.0.npy", np.maximum(x @ weights, 0)),
-            "int8": bundle.save_golden(f"{i:03d}.int8.0.npy", np.maximum(x @ coarse, 0)),
+            "int8": bundle.save_golden(f"{i:03d}.int8.0.npy", integer_output(x, weights)),
         }
         samples.append({"inputs": [files.pop("input")], "outputs": {k: [v] for k, v in files.items()}})
     runtime_bench.write_pyz(root / "bench.pyz")

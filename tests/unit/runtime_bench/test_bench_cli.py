@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from runtime_bench import table
 
 Bundle = Any
 
@@ -41,12 +40,14 @@ def null_bundle(bundle: Bundle) -> Bundle:
 
 
 def test_bench_writes_json_and_a_table(bundle: Bundle, tmp_path: Path) -> None:
-    done = run(bundle, "--json", "out.json", "--seconds", "2", "--threads", "1", cwd=tmp_path)
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run(bundle, "--json", "out.json", "--seconds", "2", "--threads", "1", cwd=tmp_path, env=ascii_only)
     assert (done.returncode, done.stderr) == (0, "written: out.json\n")
     measurement = json.loads((tmp_path / "out.json").read_text())
-    assert measurement["schema"] == "edgeopt.measurement/1"
+    assert measurement["schema"] == "edgeopt.measurement/2"
     assert [subject["name"] for subject in measurement["subjects"]] == ["float32", "int8"]
-    assert measurement["order"][:4] == ["float32", "int8", "int8", "float32"]
+    order = measurement["order"]
+    assert order == (["float32", "int8", "int8", "float32"] * 2)[: len(order)]
     assert measurement["subjects"][1]["file"] == "model/m.int8.onnx"
     assert measurement["subjects"][1]["sha256"] == bundle.manifest["artifacts"][0]["sha256"]
     assert "tiny for a-board" in done.stdout
@@ -60,6 +61,44 @@ def test_json_on_stdout_is_nothing_but_json(null_bundle: Bundle) -> None:
     done = run(null_bundle, "--json", "-", "--seconds", "0.5")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["subjects"][0]["runtime"]["name"] == "null"
+
+
+def test_the_options_of_a_measurement_reach_it(null_bundle: Bundle) -> None:
+    options = ["--fps", "200", "--no-pin", "--seconds", "2", "--json", "-"]
+    done = run(null_bundle, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    measurement = json.loads(done.stdout)
+    assert measurement["load"] == {"kind": "periodic", "fps": 200.0, "period_ns": 5000000}
+    assert (measurement["affinity"], measurement["seconds"]) == (None, 2.0)
+    assert measurement["environment"]["missing"]["affinity"] == "not asked for"
+    assert measurement["subjects"][0]["precision"] == "int8"
+
+
+def test_B04_a_missing_provider_is_6_unless_the_cpu_will_do(bundle: Bundle, tmp_path: Path) -> None:
+    bundle.manifest["run"]["provider"] = "CUDAExecutionProvider"
+    bundle.seal()
+    done = run(bundle, "--seconds", "1")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "CUDAExecutionProvider" in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = run(bundle, "--seconds", "1", "--allow-fallback", "--json", str(tmp_path / "out.json"))
+    assert done.returncode == 0
+    measurement = json.loads((tmp_path / "out.json").read_text())
+    for subject in measurement["subjects"]:
+        assert subject["runtime"]["asked"] == "CUDAExecutionProvider"
+        assert subject["runtime"]["provider"] == "CPUExecutionProvider"
+    assert "ran on CPUExecutionProvider" in done.stdout
+
+
+def test_a_float_model_that_is_called_int8_is_8_after_its_results(bundle: Bundle, tmp_path: Path) -> None:
+    """The claim is refuted, and the figures are there all the same."""
+    shutil.copyfile(bundle.root / "model/m.float32.onnx", bundle.root / "model/m.int8.onnx")
+    bundle.seal()
+    done = run(bundle, "--seconds", "1", "--json", str(tmp_path / "out.json"))
+    assert done.returncode == 8
+    assert "the measurement is invalid: int8: int8 is claimed, and no" in done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["results"]["stability"]["grade"] == "invalid"
+    assert "tiny for a-board" in done.stdout
 
 
 def test_verify_exit_codes(bundle: Bundle, tmp_path: Path) -> None:
@@ -116,7 +155,13 @@ def test_missing_runtime_is_6_with_the_pip_line(bundle: Bundle) -> None:
         (["--json", "/none/such/out.json"], "cannot write --json"),
         (["--json", "/"], "cannot write --json"),
         (["--bundle", "/none/such"], "is no folder"),
+        (["--fps", "0"], "--fps must be from 0.1"),
+        (["--fps", "nan"], "--fps must be from 0.1"),
+        (["--fps", "20000"], "to 10000"),
         (["verify", "--effort", "quick"], "--effort means nothing to verify"),
+        (["verify", "--fps", "30"], "--fps means nothing to verify"),
+        (["verify", "--no-pin"], "--no-pin means nothing to verify"),
+        (["verify", "--allow-fallback"], "--allow-fallback means nothing to verify"),
         (["fly"], "invalid choice"),
         (["--effort", "heroic"], "invalid choice"),
     ],
@@ -139,6 +184,50 @@ def test_results_never_damage_the_bundle(bundle: Bundle, name: str) -> None:
     assert done.returncode == 2
     assert f"cannot write --json {name}: it " in done.stderr
     assert content() == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe"])
+def test_a_result_never_takes_the_place_of_a_device_or_a_pipe(bundle: Bundle, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    if kind != "pipe":
+        path = tmp_path / "link"
+        path.symlink_to("pipe")
+    done = run(bundle, "verify", "--json", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no plain file" in done.stderr
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_result_goes_through_a_link_and_leaves_its_neighbours_alone(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("real.json")
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json.tmp").write_text("mine")
+    (tmp_path / "real.json.tmp").write_text("mine")
+    done = run(bundle, "verify", "--json", str(tmp_path / "link.json"))
+    assert done.returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())["schema"] == "edgeopt.verification/1"
+    assert [(tmp_path / name).read_text() for name in ("link.json.tmp", "real.json.tmp")] == ["mine", "mine"]
+
+
+def test_a_result_that_cannot_be_written_is_1_and_named(tmp_path: Path) -> None:
+    """No room for it: what stood there stays, and nothing lies beside it."""
+    path, root = tmp_path / "out.json", tmp_path / "bundle"
+    path.write_text("old")
+    root.mkdir()
+    code = (
+        "import resource, sys; from runtime_bench import cli; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "cli._bench = lambda options: cli._deliver({'long': 'x' * 1000}, options.json, list) or 0;"
+        f"sys.exit(cli.main(['--bundle', {str(root)!r}, '--json', {str(path)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stderr
+    assert str(path) in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (sorted(entry.name for entry in tmp_path.iterdir()), path.read_text()) == (["bundle", "out.json"], "old")
 
 
 def test_results_at_the_top_of_the_bundle_may_be_written_again(bundle: Bundle) -> None:
@@ -235,53 +324,3 @@ def cpu_ticks(pid: int) -> int:
         return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11])
     except OSError:
         return 0
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
-        (None, "n/a"),
-        (0, "0 ns"),
-        (999, "999 ns"),
-        (1000, "1.00 us"),
-        (999400, "999 us"),
-        (999600, "1.00 ms"),
-        (9994000, "9.99 ms"),
-        (9996000, "10.0 ms"),
-        (12345678, "12.3 ms"),
-        (99960000, "100 ms"),
-        (2.5e9, "2.50 s"),
-        (75e9, "75.0 s"),
-    ],
-)
-def test_durations(nanoseconds: float | None, text: str) -> None:
-    assert table.duration(nanoseconds) == text
-
-
-def test_sizes_and_columns() -> None:
-    assert [table.size(n) for n in (None, 0, 12345, 100000, 46137344)] == [
-        "n/a",
-        "0.0 kB",
-        "12.3 kB",
-        "0.1 MB",
-        "46.1 MB",
-    ]
-    assert table.align([["a", "b"], ["long", "1"]]) == ["  a      b", "  long   1"]
-
-
-def test_percentiles_without_enough_calls_say_what_they_need() -> None:
-    memory = {stage: {"bytes": None, "reason": "no VmHWM"} for stage in ("interpreter", "runtime", "model")}
-    record = {"phases_ns": {"import": 1, "load": 2, "first": 3}, "steady_ns": [1000] * 40, "error": None}
-    subject = {
-        "name": "int8",
-        "runtime": {"name": "null", "version": "0", "provider": "none"},
-        "processes": [record],
-        "memory": memory,
-    }
-    environment = {"board": None, "cpu": "c", "machine": "m", "cpus": 1, "kernel": "k"}
-    measurement = {"subjects": [subject], "environment": environment, "threads": 1, "effort": "quick", "advice": []}
-    text = "\n".join(table.bench_lines(measurement, "title"))
-    assert "n/a (needs 72)" in text
-    assert "n/a (needs 368)" in text
-    assert "n/a (needs 36)" not in text
-    assert "no figure: no VmHWM" in text

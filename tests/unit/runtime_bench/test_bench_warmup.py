@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from runtime_bench import warmup, worker
+from runtime_bench import timing_job, warmup
 
 
 def noisy(rng: random.Random, level: float, n: int, spread: float = 0.01) -> list[int]:
@@ -43,43 +43,28 @@ def test_windows_grow_with_the_number_of_calls() -> None:
 
 
 def plan(**changes: float) -> dict[str, float]:
-    return {"iterations": 5, "steady_s": 0.0, "warmup_s": 0.0, "warmup_cap_s": 1.0, "steady_cap_s": 1.0, **changes}
+    limits = {"iterations": 5, "steady_s": 0.0, "warmup_s": 0.0, "warmup_cap_s": 1.0, "steady_cap_s": 1.0}
+    return {**limits, "bursts": 0, "idle_s": 0.25, **changes}
 
 
 def test_warm_up_stops_at_its_cap() -> None:
-    latencies, stable = worker.warm_up([lambda: None], plan(warmup_cap_s=0.0))
+    latencies, stable = timing_job.warm_up([lambda: None], plan(warmup_cap_s=0.0))
     assert len(latencies) == 1
     assert not stable
 
 
-def test_steady_state_makes_the_calls_and_cycles_over_the_samples() -> None:
-    seen: list[int] = []
-    calls = [lambda i=i: seen.append(i) for i in range(3)]
-    latencies, every = worker.steady_state(calls, plan(), 10, [1000000] * 20)
-    assert (len(latencies), every) == (5, 1)
-    assert seen == [0, 1, 2, 0, 1]
-
-
-def test_fast_models_are_timed_at_every_kth_call_over_the_whole_time() -> None:
-    count = [0]
-
-    def call() -> None:
-        count[0] += 1
-
-    latencies, every = worker.steady_state([call], plan(steady_s=0.05, iterations=50), 10, [100] * 20)
-    assert every == int(0.05e9 / 100 / worker.MAX_TIMED)
-    assert count[0] == every * len(latencies)
-
-
-def test_steady_state_stops_at_its_cap_but_not_before_three_calls() -> None:
-    latencies, _ = worker.steady_state([lambda: None], plan(iterations=1000, steady_cap_s=0.0), 10, [1000000] * 20)
-    assert len(latencies) == 3
-
-
 def test_a_plan_shrinks_to_the_time_that_is_left() -> None:
     whole = {**plan(warmup_s=0.5, warmup_cap_s=3, steady_s=0.5, steady_cap_s=30), "until": None}
-    assert worker.fit(whole, now=100.0) == whole
-    fitted = worker.fit({**whole, "until": 101.0}, now=100.0)
+    assert timing_job.fit(whole, now=100.0) == whole
+    fitted = timing_job.fit({**whole, "until": 101.0}, now=100.0)
     assert (fitted["warmup_cap_s"], fitted["steady_s"], fitted["steady_cap_s"]) == (0.2, 0.5, 0.8)
-    late = worker.fit({**whole, "until": 90.0}, now=100.0)
+    late = timing_job.fit({**whole, "until": 90.0}, now=100.0)
     assert 0 < late["steady_cap_s"] < 0.01
+
+
+def test_bursts_give_way_first() -> None:
+    whole = {**plan(warmup_s=0.5, warmup_cap_s=3, steady_s=9, steady_cap_s=30, bursts=2), "until": 105.0}
+    with_bursts = timing_job.fit(whole, now=100.0)
+    assert (with_bursts["bursts"], with_bursts["steady_s"]) == (2, 0.8 * 4.5)
+    without = timing_job.fit(whole, now=103.0)
+    assert (without["bursts"], without["steady_s"]) == (0, 0.8 * 2)
