@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from edgeopt.outcomes import Outcomes, SampleDigest, pack
 from edgeopt.plan import Drift
 
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -59,7 +60,11 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quality:
-    """The comparison over a set: one Drift per output, the worst slices, agreement and metric where they exist."""
+    """The comparison over a set: one Drift per output, the worst slices, agreement and metric where they exist.
+
+    ``outcomes`` has the artifact's answers sample by sample: against the labels where there is a metric, else against
+    the float model; None where the first output is no row of scores.
+    """
 
     samples: int
     outputs: tuple[Drift, ...]
@@ -67,6 +72,7 @@ class Quality:
     agreement: Agreement | None
     metric: Metric | None
     finite: bool
+    outcomes: Outcomes | None = None
 
     @property
     def sqnr_db(self) -> float:
@@ -118,12 +124,13 @@ def compare_all(
     metric: str | None = None,
 ) -> dict[str, Quality]:
     """``compare`` for several artifacts, with one run of the reference for each sample."""
-    tallies = {name: _Tally(labels=labels) for name in tests}
-    for feeds in samples:
+    tallies, digest = {name: _Tally(labels=labels) for name in tests}, SampleDigest()
+    for index, feeds in enumerate(samples):
+        digest.add(feeds, None if labels is None or metric is None else int(labels[index]))
         expected = reference(feeds)
         for name, test in tests.items():
             tallies[name].add(expected, test(feeds))
-    return {name: tally.quality(metric) for name, tally in tallies.items()}
+    return {name: tally.quality(metric, digest.hexdigest()) for name, tally in tallies.items()}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -134,10 +141,10 @@ class _Tally:
     whole: dict[str, _Sums] = dataclasses.field(default_factory=dict)
     channels: dict[str, _Sums] = dataclasses.field(default_factory=dict)
     count: int = 0
-    agree: int = 0
+    agreed: bytearray = dataclasses.field(default_factory=bytearray)
+    correct: bytearray = dataclasses.field(default_factory=bytearray)
     ties: int = 0
     right_reference: int = 0
-    right_test: int = 0
     changed: int = 0
     finite: bool = True
     classifies: bool = True
@@ -166,29 +173,33 @@ class _Tally:
         wanted, best = int(np.argmax(reference)), np.flatnonzero(test == np.max(test))
         answer = int(best[0]) if len(best) == 1 else None
         self.ties += len(best) > 1
-        self.agree += answer == wanted
+        self.agreed.append(int(answer == wanted))
         if self.labels is not None:
-            before, after = wanted == self.labels[self.count], answer == self.labels[self.count]
+            before, after = (int(found == self.labels[self.count]) for found in (wanted, answer))
             self.right_reference += before
-            self.right_test += after
+            self.correct.append(after)
             self.changed += before != after
 
-    def quality(self, metric: str | None) -> Quality:
+    def quality(self, metric: str | None, samples_sha256: str) -> Quality:
         """The figures over everything counted."""
         classes = self.classifies and self.count > 0
         judged = metric == "top1" and self.labels is not None and classes
+        kind, right = ("top1", self.correct) if judged else ("agreement", self.agreed)
         return Quality(
             samples=self.count,
             outputs=tuple(_drift(name, sums) for name, sums in self.whole.items()),
             slices=tuple(d for name, sums in self.channels.items() for d in _worst_slices(name, sums)),
-            agreement=Agreement(top1=self.agree / self.count, ties=self.ties / self.count) if classes else None,
+            agreement=Agreement(top1=sum(self.agreed) / self.count, ties=self.ties / self.count) if classes else None,
             metric=self._top1() if judged else None,
             finite=self.finite,
+            outcomes=Outcomes(kind=kind, samples_sha256=samples_sha256, count=self.count, right=pack(right))
+            if classes
+            else None,
         )
 
     def _top1(self) -> Metric:
         """Top-1 of both, with the interval of a mean of per-sample differences that are -1, 0 or 1."""
-        reference, test = self.right_reference / self.count, self.right_test / self.count
+        reference, test = self.right_reference / self.count, sum(self.correct) / self.count
         variance = self.changed / self.count - (reference - test) ** 2
         half_width = 1.96 * math.sqrt(variance / self.count)
         return Metric(name="top1", reference=reference, artifact=test, half_width=half_width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgeopt.bundle.destination import check_destination, sweep
 from edgeopt.bundle.layout import MANIFEST, RECORDS, SCHEMA, SUMS, canonical, safe_name
+from edgeopt.bundle.outcomes import OUTCOMES, JudgedOn, outcome_files, read_outcomes
 from edgeopt.bundle.read import MEND, Bundle, VerificationError, read, verify
 from edgeopt.bundle.records import (
     Decision,
@@ -19,12 +20,14 @@ from edgeopt.bundle.write import Content, seal, write
 __all__ = [
     "MANIFEST",
     "MEND",
+    "OUTCOMES",
     "RECORDS",
     "SCHEMA",
     "SUMS",
     "Bundle",
     "Content",
     "Decision",
+    "JudgedOn",
     "Lock",
     "VerificationError",
     "canonical",
@@ -32,9 +35,11 @@ __all__ = [
     "decisions",
     "diary_lines",
     "lock_text",
+    "outcome_files",
     "read",
     "read_diary",
     "read_lock",
+    "read_outcomes",
     "safe_name",
     "seal",
     "sweep",

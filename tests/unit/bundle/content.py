@@ -62,6 +62,7 @@ def sample_content() -> Content:
         "README.md": b"# gesture-net for raspberry-pi-5\n",
         "decisions.lock": b"{}\n",
         "diary.jsonl": b"",
+        "outcomes.json": b"{}\n",
         "measurements/quick.json": b'{"schema": "edgeopt.measurement/1"}\n',
         "report.html": b"<!doctype html>\n",
         "report.json": b"{}\n",
