@@ -25,6 +25,7 @@ COMMANDS = {
     "build": ("edgeopt.cli.build:command", "Optimize a model for a device and write a verified, measured bundle."),
     "verify": ("edgeopt.cli.verify:command", "Check a bundle: its files, its contract and its answers here."),
     "bench": ("edgeopt.cli.bench:command", "Measure a bundle or an ONNX model on this machine."),
+    "compare": ("edgeopt.cli.compare:command", "Compare two bundles, models or measurements; gate a release on it."),
     "inspect": ("edgeopt.cli.inspect:command", "Show what a model or a bundle holds and what it costs."),
     "targets": ("edgeopt.cli.targets:command", "List, show and check device profiles."),
     "doctor": ("edgeopt.cli.doctor:command", "Say what this machine can build and measure, and what is missing."),
