@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
+import math
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,8 @@ from edgeopt.cli._options import (
     threads_option,
     warn,
 )
-from edgeopt.console import bytes_text, fields, result_table
+from edgeopt.cli._output import check_output, write_whole
+from edgeopt.console import printable
 from edgeopt.errors import BenchError, BundleError, EdgeoptError, ModelError, ToolchainError
 
 if TYPE_CHECKING:
@@ -36,23 +37,65 @@ if TYPE_CHECKING:
 
 _FAILURES: Mapping[int, type[EdgeoptError]] = {6: ToolchainError, 9: BundleError}
 _SEED = 7
+_WIDEST = 120
+"""Columns of the screen on a wider terminal."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Work:
-    """What to measure: subjects, baseline first; inputs as ``.npy`` paths by name; threads; a remark on the inputs."""
+    """What to measure.
+
+    Attributes:
+        subjects: baseline first.
+        samples: inputs as ``.npy`` paths by name.
+        inputs: a remark on them.
+        isa: instruction-set features that the target has, where its architecture is this one.
+    """
 
     subjects: list[Subject]
     samples: list[dict[str, str]]
     threads: int
     inputs: str
+    isa: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """Where to run: a provider, None for the usual one, and whether another one will do."""
+
+    provider: str | None
+    allow_fallback: bool
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no finite number")
+    return value
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @effort_option
 @threads_option
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Limit of the time spent on latency.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=_finite,
+    help="Limit of the time spent on measuring.",
+)
+@click.option(
+    "--fps",
+    type=click.FloatRange(min=0.1, max=10_000),
+    callback=_finite,
+    help="Call at this rate, timed from when each call was due, and count missed deadlines.  [default: back to back]",
+)
+@click.option(
+    "--provider",
+    metavar="NAME",
+    help="Execution provider to run on: cpu, cuda, tensorrt, openvino, ...  [default: the bundle's; of a model: cpu]",
+)
+@click.option("--allow-fallback", is_flag=True, help="Measure even where nodes run on another provider than asked for.")
+@click.option("--no-pin", is_flag=True, help="Leave processes to the scheduler instead of keeping them on fixed CPUs.")
 @shape_option
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the measurement, raw samples included, as JSON.")
 @json_option
@@ -62,6 +105,10 @@ def command(
     effort: str,
     threads: int | None,
     seconds: float | None,
+    fps: float | None,
+    provider: str | None,
+    allow_fallback: bool,
+    no_pin: bool,
     shapes: Sequence[str],
     output: Path | None,
     as_json: bool,
@@ -70,36 +117,48 @@ def command(
     """Measure a bundle folder, or an ONNX model, on this machine.
 
     Of a bundle the default artifact is measured against the float one, in alternation and in fresh processes. A
-    percentile needs 36 (p90), 72 (p95) or 368 (p99) calls; with fewer it is not given. Memory is three figures: the
-    interpreter, what the runtime adds to it, and what the model adds to that.
+    percentile needs 36 (p90), 72 (p95), 368 (p99) or 3688 (p99.9) calls; with fewer it is not given. Memory is three
+    figures: the interpreter, what the runtime adds to it, and what the model adds to that.
+
+    Exit 6 when the provider is not there, 8 when nodes run elsewhere than asked or the measurement is invalid.
     """
     import runtime_bench
 
     fixed = parse_shapes(shapes)
     if output is not None:
-        _check_output(output)
+        check_output(output, "edgeopt.measurement")
     step = steps(quiet)
+    asked = _Asked(provider=provider, allow_fallback=allow_fallback)
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(_bundle_work(model) if model.is_dir() else _model_work(model, fixed))
+        work = stack.enter_context(_bundle_work(model, asked) if model.is_dir() else _model_work(model, fixed, asked))
         try:
             with step(f"measure {' and '.join(s.name for s in work.subjects)} ({effort})"):
                 measurement = runtime_bench.measure(
-                    work.subjects, work.samples, effort=effort, threads=threads or work.threads, seconds=seconds
+                    work.subjects,
+                    work.samples,
+                    effort=effort,
+                    threads=threads or work.threads,
+                    seconds=seconds,
+                    fps=fps,
+                    pin=not no_pin,
+                    allow_fallback=allow_fallback,
+                    isa=work.isa,
                 )
         except runtime_bench.BenchFailure as error:
             kind = ToolchainError if error.code == 6 else BenchError
             raise kind(str(error), remedy="Run `edgeopt doctor` to see what this machine has.") from error
     if output is not None:
-        _write(output, measurement)
-    _show(measurement, work, sys.stderr if as_json or output is not None else sys.stdout)
+        write_whole(output, measurement)
+    _show(measurement, model.name, work.inputs, sys.stderr if as_json or output is not None else sys.stdout)
     if as_json:
         emit_json(measurement)
     elif output is not None:
         emit_path(output)
+    _refuse_invalid(measurement, allow_fallback)
 
 
 @contextlib.contextmanager
-def _bundle_work(root: Path) -> Iterator[_Work]:
+def _bundle_work(root: Path, asked: _Asked) -> Iterator[_Work]:
     from edgeopt.bundle import MEND, read
     from runtime_bench import Subject, VerifyFailure, manifest, sums, verify
 
@@ -107,20 +166,25 @@ def _bundle_work(root: Path) -> Iterator[_Work]:
     try:
         contract = manifest.parse(manifest.read(str(root)))
         manifest.check_files(contract, sums.check_listed(str(root), sums.DEVICE))
-        verify.require_runtime(contract)
+        contract = contract._replace(provider=asked.provider or contract.provider)
+        for text in verify.machine_warnings(contract):
+            warn(text)
+        verify.require_runtime(contract, asked.allow_fallback)
     except VerifyFailure as failure:
         kind = _FAILURES.get(failure.code, BundleError)
         raise kind(f"{root}: {failure.message}", remedy=None if kind is ToolchainError else MEND) from failure
     chosen = [artifact for artifact in (contract.fallback, contract.default) if artifact is not None]
+    same = len({artifact.precision for artifact in chosen}) < len(chosen)
     yield _Work(
         subjects=[
             Subject(
-                name=artifact.precision,
+                name=artifact.role if same else artifact.precision,
                 path=str(root / artifact.path),
                 sha256=artifact.sha256,
                 runner=contract.backend,
                 options={**contract.options, "provider": contract.provider},
                 file=artifact.path,
+                precision=artifact.precision,
             )
             for artifact in chosen
         ],
@@ -130,11 +194,12 @@ def _bundle_work(root: Path) -> Iterator[_Work]:
         ],
         threads=contract.threads,
         inputs=f"{len(contract.samples)} golden samples of the bundle",
+        isa=verify.target_isa(contract),
     )
 
 
 @contextlib.contextmanager
-def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[_Work]:
+def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]], asked: _Asked) -> Iterator[_Work]:
     """An ONNX file as it is, with seeded random inputs: latency is measured, not quality."""
     from edgeopt import host, loaders
     from edgeopt.model import file_sha256
@@ -144,10 +209,11 @@ def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[_
         raise ModelError(f"{path} is {model.origin.format}: only ONNX models run as they are", remedy="Build it first.")
     from runtime_bench import Subject
 
+    options = {} if asked.provider is None else {"provider": asked.provider}
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
         sample = {spec.name: _noise(Path(folder), i, spec) for i, spec in enumerate(model.inputs)}
         yield _Work(
-            subjects=[Subject(name="model", path=str(path), sha256=file_sha256(path))],
+            subjects=[Subject(name="model", path=str(path), sha256=file_sha256(path), options=options)],
             samples=[sample],
             threads=host.usable_threads()[0],
             inputs="one sample of seeded random values",
@@ -176,91 +242,29 @@ def _noise(folder: Path, index: int, spec: TensorSpec) -> str:
     return str(path)
 
 
-def _show(measurement: Mapping[str, Any], work: _Work, stream: TextIO) -> None:
-    from runtime_bench import compare
-    from runtime_bench.table import ratio_line
+def _show(measurement: Mapping[str, Any], title: str, inputs: str, stream: TextIO) -> None:
+    """Print the screen, and its warnings again on stderr where they would end in a file with it."""
+    from runtime_bench.table import WIDTH, bench_lines, draws_blocks
 
-    subjects, environment = measurement["subjects"], measurement["environment"]
-    runtime = subjects[0]["runtime"]
-    machine = environment["board"] or environment["cpu"] or environment["machine"]
-    fields(
-        [
-            ("machine", f"{machine}, {environment['kernel']}"),
-            ("runtime", f"{runtime['name']} {runtime['version']}, {runtime['provider']}"),
-            ("threads", f"{measurement['threads']} of {environment['cpus']} processors"),
-            ("inputs", work.inputs),
-        ],
-        stream=stream,
-    )
-    _gap(stream)
-    result_table(_LATENCY, [_latency_row(s) for s in subjects], stream=stream)
-    _gap(stream)
-    result_table(_MEMORY, [_memory_row(s) for s in subjects], stream=stream)
-    if len(subjects) == 2:
-        _gap(stream)
-        line = ratio_line(compare(measurement, subjects[0]["name"], subjects[1]["name"]))
-        fields([("latency", line)], stream=stream)
-    for entry in measurement["advice"]:
-        if entry["severity"] == "warning":
-            warn(entry["text"])
-        else:
-            click.echo(f"note: {entry['text']}", err=True)
+    width = min(shutil.get_terminal_size().columns, _WIDEST) if stream.isatty() else WIDTH
+    notes = [f"inputs: {inputs}"]
+    for line in bench_lines(measurement, printable(title), width=width, unicode=draws_blocks(stream), notes=notes):
+        click.echo(line, file=stream)
+    if stream is sys.stdout and not stream.isatty():
+        for reason in _reasons(measurement):
+            if reason["severity"] != "info":
+                warn(reason["text"])
 
 
-_LATENCY = ("latency", "median", "p90", "p95", "p99", "CV", "MAD", "calls")
-_MEMORY = ("start, peak memory", "load", "first", "interpreter", "runtime", "model")
+def _reasons(measurement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(measurement["results"]["stability"]["reasons"])
 
 
-def _latency_row(subject: Mapping[str, Any]) -> list[str]:
-    from runtime_bench import summarize
-    from runtime_bench.table import duration
+def _refuse_invalid(measurement: Mapping[str, Any], allow_fallback: bool) -> None:
+    """Raise BenchError, after the results were delivered, when they are not to be used.
 
-    figures = summarize(subject)
-    cells = [subject["name"], duration(figures["median_ns"])]
-    for name in ("p90", "p95", "p99"):
-        needs = figures.get(f"{name}_needs")
-        cells.append(f"n/a (needs {needs})" if needs else duration(figures[f"{name}_ns"]))
-    spread = "n/a" if figures["cv"] is None else f"{figures['cv'] * 100:.1f} %"
-    return [*cells, spread, duration(figures["mad_ns"]), str(figures["n"])]
-
-
-def _memory_row(subject: Mapping[str, Any]) -> list[str]:
-    from runtime_bench import summarize
-    from runtime_bench.table import duration
-
-    figures = summarize(subject)
-    peaks = [subject["memory"][stage] for stage in ("interpreter", "runtime", "model")]
-    return [
-        subject["name"],
-        duration(figures["load_median_ns"]),
-        duration(figures["first_median_ns"]),
-        *("n/a" if peak["bytes"] is None else bytes_text(peak["bytes"]) for peak in peaks),
-    ]
-
-
-def _gap(stream: TextIO) -> None:
-    if stream is not None:
-        stream.write("\n")
-
-
-def _check_output(path: Path) -> None:
-    """Refuse before measuring what could not be written, or is somebody's file that is no measurement."""
-    remedy = "Give -o another path."
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise BenchError(f"{path} cannot be written: it is a folder, or its folder does not exist", remedy=remedy)
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise BenchError(f"{path} cannot be written: its folder is not writable", remedy=remedy)
-    if path.exists() and b'"edgeopt.measurement/' not in path.read_bytes()[:256]:
-        raise BenchError(f"{path} exists and is not a measurement; it was left alone", remedy=remedy)
-
-
-def _write(path: Path, measurement: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(measurement, allow_nan=False) + "\n", encoding="ascii")
-        temporary.replace(path)
-    except OSError as error:
-        raise BenchError(f"{path} cannot be written: {error.strerror}", remedy="Give -o another path.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    That a subject ran on another provider than asked is no reason where that is allowed.
+    """
+    for reason in _reasons(measurement):
+        if reason["severity"] == "invalid" and not (allow_fallback and reason["code"].startswith("provider")):
+            raise BenchError(f"the measurement is invalid: {reason['text']}", remedy=reason["advice"])

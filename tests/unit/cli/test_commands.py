@@ -9,78 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeopt.cli import doctor, group
-from edgeopt.cli._run import run
+from edgeopt.cli import doctor
 from tests.conftest import ROOT, Run, clean_environment
-from tests.unit.runtime_bench.conftest import Bundle, dense_model, sha256, write_bundle
+from tests.unit.cli.conftest import Call, seal
+from tests.unit.runtime_bench.conftest import Bundle
 
-Call = Callable[..., tuple[int, str, str]]
 BUILD = [sys.executable, "-m", "edgeopt", "build", str(ROOT / "calibration" / "fashion-mnist.onnx"), "--target", "host"]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """``call("inspect", path)``: exit code, stdout, stderr."""
-
-    def runs(*args: str | Path) -> tuple[int, str, str]:
-        code = run(group, [str(a) for a in args])
-        return code, *capsys.readouterr()
-
-    return runs
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """8 x 5 MatMul + Relu, in a folder with an awkward name (C03)."""
-    folder = tmp_path / "mödel dir"
-    folder.mkdir()
-    path = folder / "模型 v1 (final).onnx"
-    path.write_bytes(dense_model(np.eye(8, 5, dtype=np.float32)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle that runs, with every section of a manifest."""
-    bundle = write_bundle(tmp_path_factory.mktemp("pristine") / "bündle")
-    bundle.manifest |= {
-        "edgeopt": "0.1.0",
-        "source": {"file": "m.onnx", "format": "onnx", "sha256": "0", "bytes": 1},
-        "backend": {"name": "onnxruntime", "preferred": "tensorrt", "reason": "not built by this version"},
-        "steps": [{"kind": "quantize", "name": "quantize-int8", "status": "kept", "reason": ""}],
-        "quality": {"verified": False},
-        "measured_on": {"is_target": False, "machine": "a desk", "note": "measured on the build host"},
-        "verdict": {"text": "int8: 3.7x smaller", "warnings": ["not verified"]},
-    }
-    for artifact in bundle.manifest["artifacts"]:
-        artifact["bytes"] = (bundle.root / artifact["path"]).stat().st_size
-    seal(bundle)
-    return bundle.root
-
-
-def seal(bundle: Bundle) -> None:
-    """List the files anew in the manifest, then seal."""
-    bundle.manifest["files"] = {
-        name: {"sha256": sha256(bundle.root / name), "bytes": (bundle.root / name).stat().st_size}
-        for name in bundle.device_files()
-    }
-    bundle.seal()
-
-
-@pytest.fixture
-def bundle(pristine: Path, tmp_path: Path) -> Bundle:
-    root = tmp_path / "a bündle"
-    shutil.copytree(pristine, root)
-    copy = Bundle(root)
-    copy.manifest = json.loads((root / "manifest.json").read_text())
-    return copy
 
 
 def test_inspect_a_model(call: Call, model: Path) -> None:
@@ -200,59 +140,6 @@ def test_verify_says_exit_6_for_an_old_runtime(call: Call, bundle: Bundle) -> No
 def test_verify_says_exit_9_for_what_is_no_bundle(call: Call, tmp_path: Path) -> None:
     assert call("verify", tmp_path)[0] == 9
     assert call("verify", tmp_path / "nowhere")[0] == 9
-
-
-def test_bench_a_bundle_against_its_way_back(call: Call, bundle: Bundle, tmp_path: Path) -> None:
-    out_file = tmp_path / "mësure.json"
-    code, out, err = call("bench", bundle.root, "--seconds", "0.2", "-o", out_file)
-    assert (code, out) == (0, f"{out_file}\n")
-    measurement = json.loads(out_file.read_text())
-    assert measurement["schema"] == "edgeopt.measurement/1"
-    assert [s["name"] for s in measurement["subjects"]] == ["float32", "int8"]
-    assert measurement["order"][:2] == ["float32", "int8"]
-    assert err.count("float32") >= 2
-    assert "p99" in err
-    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
-    code, out, err = call("bench", bundle.root, "--seconds", "0.2", "-o", out_file, "--json", "-q")
-    assert code == 0
-    assert json.loads(out) == json.loads(out_file.read_text())
-
-
-def test_bench_prints_a_table_on_stdout(call: Call, model: Path) -> None:
-    code, out, err = call("bench", model, "--seconds", "0.1", "--threads", "1")
-    assert code == 0
-    assert "n/a (needs 368)" in out or "p99" in out
-    assert "one sample of seeded random values" in out
-    assert "interpreter" in out
-    assert "note: " in err
-
-
-def test_bench_writes_over_nothing_that_is_no_measurement(call: Call, model: Path, tmp_path: Path) -> None:
-    before = model.read_bytes()
-    for target in (model, tmp_path, tmp_path / "no" / "such.json"):
-        code, out, err = call("bench", model, "-o", target)
-        assert (code, out) == (8, "")
-        assert "error: " in err
-    assert model.read_bytes() == before
-
-
-def test_bench_of_a_model_with_dynamic_dims_asks_for_a_shape(call: Call, tmp_path: Path) -> None:
-    from onnx import TensorProto, helper
-
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "length"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "length"])],
-    )
-    path = tmp_path / "d.onnx"
-    path.write_bytes(
-        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
-    )
-    code, out, err = call("bench", path)
-    assert (code, out) == (3, "")
-    assert "--shape x=" in err
-    assert call("bench", path, "--shape", "x=1x16", "--seconds", "0.1")[0] == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
