@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.console import bytes_text, fields, result_table
-from edgeopt.report.summary import disturbed, scattered
+from edgeopt.report import stability
 
 Json = Mapping[str, Any]
 Rows = list[tuple[str, str]]
 
-_PERCENTILES = ("p90", "p95", "p99")
+_PERCENTILES = ("p90", "p95", "p99", "p99.9")
 
 
 def show(manifest: Json, summary: Json, root: Path) -> None:
@@ -66,6 +66,7 @@ def _facts(manifest: Json, summary: Json, root: Path) -> Rows:
         ("ships", f"{default['precision']}, {bytes_text(default['bytes'])}: {root / default['path']}"),
         ("size", _size(manifest, default["bytes"])),
         ("latency", _latency(summary["latency"])),
+        *_stability(summary),
         ("memory", _memory(summary["memory"], default["precision"])),
         ("quality", quality_text(summary["quality"])),
     ]
@@ -97,6 +98,12 @@ def _latency(latency: Json) -> str:
     return f"{text} ({interval}): {words.get(ratio['verdict'], 'no clear difference')}"
 
 
+def _stability(summary: Json) -> Rows:
+    """The grade with its worst reason and what to do about it."""
+    graded = summary["latency"]["stability"]
+    return [("stability", stability.line(graded, summary["default"]["precision"]))] if graded else []
+
+
 def _memory(memory: Mapping[str, Json], precision: str) -> str:
     charged = (memory.get(precision) or {}).get("charged")
     if charged is None:
@@ -112,13 +119,17 @@ def _memory(memory: Mapping[str, Json], precision: str) -> str:
 
 
 def _budget(check: Json) -> str:
-    shown = bytes_text if check["name"] in ("memory", "size") else lambda value: f"{value:.3g} ms"
+    def shown(value: float) -> str:
+        if check["name"] in ("memory", "size"):
+            return bytes_text(value)
+        return f"{value:.2%}" if "drop" in check["name"] else f"{value:.3g} ms"
+
     measured = "not measured" if check["measured"] is None else shown(check["measured"])
     return f"{check['name']}: {measured} of {shown(check['limit'])}{'' if check['ok'] else ', OVER'}"
 
 
 def _doubts(manifest: Json, summary: Json) -> Rows:
-    """What the figures above do not say: where they come from, what disturbed them, the build's warnings."""
+    """What the figures above do not say: where they come from, the build's warnings."""
     where, target = manifest["measured_on"], manifest["target"]["name"]
     rows: Rows = []
     if summary["latency"]["measurement"] is None:
@@ -129,8 +140,6 @@ def _doubts(manifest: Json, summary: Json) -> Rows:
         )
     else:
         rows.append(("measured", f"on this machine, {where['machine']}"))
-    advice = summary["latency"].get("advice", [])
-    rows += [("disturbed", told) for told in (disturbed(advice), scattered(advice)) if told]
     return rows + [("warning", text) for text in manifest["verdict"]["warnings"]]
 
 

@@ -25,7 +25,7 @@ def render(
     Args:
         manifest: ``edgeopt.bundle/1``; ``files`` and ``identity`` may still be missing.
         diary: one row a step, as in ``diary.jsonl``.
-        measurements: ``edgeopt.measurement/1`` by name; the first, by name, that holds the default artifact's
+        measurements: ``edgeopt.measurement/2`` by name; the first, by name, that holds the default artifact's
             precision is shown.
         timelines: precision -> ``{"key", "op", "live_bytes"}`` a node, in execution order.
 

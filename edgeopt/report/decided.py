@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.report import plots, text
 from edgeopt.report.grid import Cell, Grid, grid
-from edgeopt.report.measured import both
+from edgeopt.report.look import both
 from edgeopt.report.summary import Json, worst_sqnr
 
 NAMED = 3

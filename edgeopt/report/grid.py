@@ -18,10 +18,15 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Plain text, never markup, with a CSS class."""
+    """Plain text, never markup, with a CSS class. ``small`` qualifies it, below it or in brackets."""
 
     text: str
     css: str = ""
+    small: str = ""
+
+    def __str__(self) -> str:
+        """The cell in one line."""
+        return f"{self.text} ({self.small})" if self.small else self.text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,7 @@ class Grid:
         """The table as Markdown, every cell escaped."""
         titles = [column.title for column in self.columns] + (["Note"] if self.notes else [])
         notes = [[note] for note in self.notes] or [[] for _ in self.rows]
-        rows = [[cell.text for cell in row] + note for row, note in zip(self.rows, notes, strict=True)]
+        rows = [[str(cell) for cell in row] + note for row, note in zip(self.rows, notes, strict=True)]
         align = "".join("r" if column.css == "n" else "l" for column in self.columns)
         escaped = [[text.escape_markdown(value) or " " for value in row] for row in [titles, *rows]]
         return text.table(escaped[0], escaped[1:], align)

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgeopt.report import decided, measured, text
+from edgeopt.report import decided, stability, text
 from edgeopt.report.contract import contract
 from edgeopt.report.grid import Grid, grid
+from edgeopt.report.latency import latency
+from edgeopt.report.machine import environment
+from edgeopt.report.memory import memory
 from edgeopt.report.page import banners, headline
 from edgeopt.report.summary import Json
+
+TABLES = {
+    "Steady state": "steady",
+    "Start": "start",
+    "Periodic load": "deadlines",
+    "After a pause": "bursts",
+    "Outliers": "outliers",
+    "Drift, modes and warm-up": "behaviour",
+    "Energy": "energy",
+}
 
 
 def markdown(
@@ -21,30 +34,41 @@ def markdown(
 ) -> str:
     """Render the Markdown report; every name is escaped."""
     md = text.escape_markdown
-    latency = measured.latency(found["latency"], measurements, manifest["run"]["threads"])
-    memory = measured.memory(found["memory"], None, timelines, found["latency"].get("advice", []))
+    graded = found["latency"]["stability"]
+    timed = latency(found["latency"], measurements, manifest["run"]["threads"])
+    held = memory(found["memory"], None, timelines, graded)
     steps, quality = decided.steps(diary), decided.quality(found["quality"])
     placement = decided.placement(manifest.get("placement") or {})
-    environment = measured.environment(found["latency"], measurements, found["measured_on"] or {})
-    told = contract(manifest)
+    machine = environment(found["latency"], measurements, found["measured_on"] or {})
+    promised = contract(manifest)
     parts = [f"# {md(found['name'])} for {md(found['target'])}", md(found["verdict"]["text"])]
+    badge = stability.badge(graded, found["latency"].get("reason", ""), found["default"]["precision"])
+    parts.append(f"**{badge['sign']} {badge['word']}**: {md(badge['meaning'])}.")
+    parts += _bullets([f"{told}: {advice}" if advice else told for told, advice in badge["reasons"]])
     parts += [f"> **{md(title)}** {md(sentence)}" for title, sentence in banners(manifest, found)]
     parts.append(
         grid(("", "Figure", "Conditions"), [(a, b, "; ".join(c)) for a, b, c in headline(manifest, found)]).markdown()
     )
     parts += _section("Budgets", "", decided.budgets(found["budget"]))
-    lead = " ".join(part for part in (latency["lead"], latency.get("disturbed")) if part)
-    parts += _section("Latency", lead, latency.get("steady", Grid()), latency.get("start", Grid()))
-    lead = " ".join(part for part in (memory["lead"], memory["scattered"]) if part)
-    parts += _section("Memory", lead, memory["table"])
-    parts += _bullets([line for _, line in memory.get("timeline_legend", [])], "Live activations, ")
+    parts += _section("Stability", "", stability.table([*stability.ordered(graded), *stability.notes(graded)]))
+    parts += _section("Latency", timed["lead"])
+    for title, key in TABLES.items():
+        parts += [f"### {title}", timed[key].markdown()] if key in timed and timed[key].rows else []
+    for title, table in timed.get("details", []):
+        parts += [f"### {title}", table.markdown()] if table.rows else []
+    parts += _bullets([*timed.get("failures", []), *filter(None, [timed.get("no_energy")])])
+    parts += _section("Memory", f"{held['lead']} {held['scattered']}".strip(), held["table"], held["phases"])
+    parts += _bullets([line for _, line in held.get("timeline_legend", [])], "Live activations, ")
     parts += _section("Steps", "", steps["tried"], steps["skipped"])
     parts += _section("What stayed float", placement["lead"], placement["reasons"])
     parts += _section("Quality", quality["lead"], _pairs(quality["facts"]), quality["outputs"])
-    parts += _section("Environment", environment["lead"], _pairs(environment.get("facts", [])))
-    parts += _bullets([f"{severity}: {advice}" for severity, advice in environment.get("advice", [])])
-    stated = [grid((title, "Value"), pairs) for title, pairs in told["preprocessing"]]
-    grids = (told["inputs"], *stated, told["outputs"], _pairs(told["run"]), told["files"], _pairs(told["identity"]))
+    parts += _section("Environment", machine["lead"], machine["ran"], _pairs(machine.get("facts", [])))
+    parts += _bullets([f"not known, {key}: {reason}" for key, reason in machine.get("unknown", [])])
+    stated = [grid((title, "Value"), pairs) for title, pairs in promised["preprocessing"]]
+    grids = (
+        *(promised["inputs"], *stated, promised["outputs"]),
+        *(_pairs(promised["run"]), promised["files"], _pairs(promised["identity"])),
+    )
     parts += _section("Contract", "", *grids)
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 

@@ -10,8 +10,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from edgeopt.report import decided, measured, text
+from edgeopt.report import decided, stability, text
 from edgeopt.report.contract import contract
+from edgeopt.report.latency import charts, latency
+from edgeopt.report.machine import course, environment
+from edgeopt.report.memory import memory
 from edgeopt.report.summary import BASELINES, Json, worst_sqnr
 
 _UNIT = re.compile(r"(\d) (?=(?:%|[kMG]?B|[mµn]?s|dB)(?![A-Za-z]))")
@@ -29,6 +32,7 @@ def page(
 ) -> str:
     """Render the page."""
     budget = (manifest.get("budget") or {}).get("peak_bytes")
+    graded = found["latency"]["stability"]
     view = {
         "name": found["name"],
         "version": found["edgeopt"] or "of unknown version",
@@ -42,12 +46,17 @@ def page(
             for label, big, lines in headline(manifest, found)
         ],
         "budgets": decided.budgets(found["budget"]),
-        "latency": measured.latency(found["latency"], measurements, manifest["run"]["threads"]),
-        "memory": measured.memory(found["memory"], budget, timelines, found["latency"].get("advice", [])),
+        "badge": stability.badge(graded, found["latency"].get("reason", ""), found["default"]["precision"]),
+        "reasons": stability.table(stability.ordered(graded), found["default"]["precision"]),
+        "notes": stability.table(stability.notes(graded), found["default"]["precision"]),
+        "latency": latency(found["latency"], measurements, manifest["run"]["threads"]),
+        "charts": charts(found["latency"], measurements),
+        "memory": memory(found["memory"], budget, timelines, graded),
         "steps": decided.steps(diary),
         "placement": decided.placement(manifest.get("placement") or {}),
         "quality": decided.quality(found["quality"]),
-        "environment": measured.environment(found["latency"], measurements, found["measured_on"] or {}),
+        "environment": environment(found["latency"], measurements, found["measured_on"] or {}),
+        "course": course(found["latency"], measurements),
         "contract": contract(manifest),
     }
     folder = importlib.resources.files("edgeopt.report") / "templates"
@@ -112,7 +121,8 @@ def _size(found: Json) -> Headline:
 def _memory(found: Json) -> Headline:
     figures = found["memory"].get(found["default"]["precision"])
     if figures is None or figures["charged"] is None:
-        reasons = [f["reason"] for f in (figures or {}).values() if isinstance(f, dict) and f["bytes"] is None]
+        known = [f for f in (figures or {}).values() if isinstance(f, dict) and "bytes" in f]
+        reasons = [f.get("reason", "no reason given") for f in known if f["bytes"] is None]
         return "Memory", text.MISSING, reasons[:1] or ["memory was not asked for"]
     lines = [f"model {text.size(figures['model']['bytes'])} + runtime {text.size(figures['runtime']['bytes'])}, peak"]
     baseline = next((b for b in BASELINES if b in found["memory"] and b != found["default"]["precision"]), None)
@@ -150,11 +160,13 @@ def _latency(manifest: Mapping[str, Any], found: Json) -> Headline:
     own = latency["subjects"].get(precision)
     if own is None or own["median_ns"] is None:
         return "Latency", text.MISSING, [latency.get("reason") or "every process failed"]
+    trust = stability.of_subject(latency["stability"], [precision, *(b for b in BASELINES if b in latency["subjects"])])
     where = "" if (manifest.get("measured_on") or {}).get("is_target") else " on the build host"
     median = text.duration(own["median_ns"])
     ratio = latency["ratio"]
+    doubt = [] if trust == "stable" else [f"{stability.SIGNS[trust]} graded {trust}"]
     if not ratio or ratio["ratio"] is None:
-        return "Latency", median, [f"median{where}", "no baseline beside it"]
+        return "Latency", median, [f"median{where}", "no baseline beside it", *doubt]
     before = text.duration(latency["subjects"][ratio["a"]]["median_ns"])
     factor = ratio["ratio"]
     big = {
@@ -162,7 +174,9 @@ def _latency(manifest: Mapping[str, Any], found: Json) -> Headline:
         "slower": f"{text.times(factor)} slower",
         "equivalent": "same speed",
     }.get(ratio["verdict"], "no clear difference")
-    return "Latency", big, [f"{before} → {median}, median{where}", _interval(ratio)]
+    if trust == "invalid":
+        big = "not valid"
+    return "Latency", big, [f"{before} → {median}, median{where}", _interval(ratio), *doubt]
 
 
 def _interval(ratio: Json) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from edgeopt.report import text
+from edgeopt.report import stability, text
 from edgeopt.report.page import headline
 from edgeopt.report.snippet import golden_snippet, image_snippet
 from edgeopt.report.summary import Json
@@ -68,6 +68,8 @@ def measured_lines(manifest: Mapping[str, Any], found: Json) -> list[str]:
             )
         elif label == "Quality":
             lines.append(f"{label}: {big} ({'; '.join(details)}), computed on the build host.")
+    if found["latency"]["stability"]:
+        lines.append(f"Stability: {stability.line(found['latency']['stability'], found['default']['precision'])}.")
     if not where.get("is_target"):
         lines.append("Nothing was measured on the target: run the two bench.pyz commands above there.")
     return lines

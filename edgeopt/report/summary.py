@@ -6,22 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime_bench import charged_bytes, compare, summarize
+from runtime_bench import charged_bytes, compare
+from runtime_bench.judge.stability import derive
 
 Json = dict[str, Any]
 
-SCHEMA = "edgeopt.report/1"
+SCHEMA = "edgeopt.report/2"
 BASELINES = ("original", "float32")
 """Subjects that a default artifact is compared with, in this order."""
-
-_DISTURBING = ("load_above_cpus", "throttled", "out_of_time", "process_failed")
-"""Advice that is told beside the figures as it is."""
 
 FIGURES = ("model", "runtime", "interpreter")
 
 
 def summary(manifest: Mapping[str, Any], diary: Sequence[Mapping[str, Any]], measurements: Mapping[str, Json]) -> Json:
-    """Everything that a release script asks for; schema ``edgeopt.report/1``. Times in ns, sizes in bytes."""
+    """Everything that a release script asks for; schema ``edgeopt.report/2``. Times in ns, sizes in bytes."""
     default = default_artifact(manifest)
     return {
         "schema": SCHEMA,
@@ -74,6 +72,7 @@ def _memory(figures: Mapping[str, Any]) -> Json:
     """
     found: Json = {key: figures.get(key) or {"bytes": None, "reason": "not measured"} for key in FIGURES}
     return {
+        **{key: figures[key] for key in ("load", "calls", "steady", "growth") if figures.get(key)},
         **found,
         "charged": charged_bytes(found, worst=False),
         "charged_worst": charged_bytes(found, worst=True),
@@ -81,34 +80,30 @@ def _memory(figures: Mapping[str, Any]) -> Json:
 
 
 def _latency(precision: str, measurements: Mapping[str, Json]) -> Json:
-    """Summaries of the measurement that holds the default artifact, and its ratio to the baseline."""
+    """Summaries and grade of the measurement that holds the default artifact, and its ratio to the baseline.
+
+    ``subjects`` has the whole summary of each subject, ``stability`` the grade with its reasons; both are made from
+    the raw samples, whatever the measurement says of itself.
+    """
     for name, measurement in sorted(measurements.items()):
         subjects = {s["name"]: s for s in measurement["subjects"]}
         if precision not in subjects:
             continue
         baseline = next((b for b in BASELINES if b in subjects and b != precision), None)
+        results = derive(measurement)
         return {
             "measurement": name,
             "effort": measurement.get("effort"),
             "threads": measurement.get("threads"),
-            "subjects": {key: summarize(subject) for key, subject in subjects.items()},
+            "load": measurement.get("load"),
+            "affinity": measurement.get("affinity"),
+            "clock": measurement.get("clock"),
+            "subjects": results["summaries"],
             "ratio": compare(measurement, baseline, precision) if baseline else None,
-            "advice": list(measurement.get("advice", [])),
+            "stability": results["stability"],
         }
     reason = "no measurement of the default artifact" if measurements else "the build made no measurement"
-    return {"measurement": None, "reason": reason, "subjects": {}, "ratio": None}
-
-
-def disturbed(advice: Sequence[Mapping[str, Any]]) -> str:
-    """What disturbed the latencies, in one line; empty where nothing did. The whole advice is in the report."""
-    varied = [entry["text"].partition(":")[0] for entry in advice if entry["code"] == "high_cv"]
-    told = [f"the latency of {', '.join(varied)} varies by more than 10 % (CV)"] if varied else []
-    return "; ".join(told + [entry["text"] for entry in advice if entry["code"] in _DISTURBING])
-
-
-def scattered(advice: Sequence[Mapping[str, Any]]) -> str:
-    """Whose memory differed between processes, in one line; empty where none did."""
-    return "; ".join(entry["text"] for entry in advice if entry["code"] == "memory_varies")
+    return {"measurement": None, "reason": reason, "subjects": {}, "ratio": None, "stability": None}
 
 
 def _step(row: Mapping[str, Any]) -> Json:

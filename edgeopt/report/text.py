@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MISSING = "not measured"
 
@@ -50,10 +50,19 @@ def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]
     return next((unit for unit in units if value < 999.5 * unit[0]), units[-1])
 
 
-def span(low: float, high: float) -> str:
-    """Two durations as ``17.1 to 17.2 ms``, the unit once where it is the same."""
-    first, second = duration(low).split(" "), duration(high).split(" ")
-    return " to ".join([first[0], " ".join(second)] if first[1] == second[1] else [" ".join(first), " ".join(second)])
+def between(shown: Callable[[float], str], low: float | None, high: float | None) -> str:
+    """An interval as ``17.2 to 17.6 ms``, the unit once where it is the same; empty where there is none.
+
+    Args:
+        shown: writes one value as ``number unit``.
+        low: None where there is no bound on this side.
+        high: likewise.
+    """
+    if low is None or high is None:
+        return f"at least {shown(low)}" if low is not None else f"at most {shown(high)}" if high is not None else ""
+    first, last = shown(low), shown(high)
+    unit = last.partition(" ")[2]
+    return f"{first.removesuffix(f' {unit}') if unit else first} to {last}"
 
 
 def seconds(value: float | None) -> str:
@@ -64,6 +73,33 @@ def seconds(value: float | None) -> str:
 def percent(share: float | None, places: int = 1) -> str:
     """A share of 1 as ``97.0 %``."""
     return MISSING if share is None else f"{100 * share:.{places}f} %".replace("-", "−")
+
+
+def signed(share: float | None, places: int = 1) -> str:
+    """A change as ``+1.2 %``."""
+    if share is None:
+        return MISSING
+    shown = percent(share, places)
+    return shown if share < 0 or float(shown.split()[0]) == 0 else f"+{shown}"
+
+
+def probability(value: float) -> str:
+    """A p-value as ``p = 0.031`` or ``p < 0.001``."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
+def energy(joules: float) -> str:
+    """Joules as ``12.3 mJ``."""
+    factor, unit = _unit(abs(joules), ((1e-9, "nJ"), (1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J")))
+    return f"{'−' if joules < 0 else ''}{number(abs(joules) / factor)} {unit}"
+
+
+def count(value: float) -> str:
+    """A large count as ``385 M``; exact below ten thousand."""
+    if abs(value) < 9999.5:
+        return f"{value:.0f}"
+    factor, unit = _unit(abs(value), ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")))
+    return f"{number(value / factor)} {unit}"
 
 
 def times(factor: float | None) -> str:

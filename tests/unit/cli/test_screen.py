@@ -42,7 +42,7 @@ def test_the_order_is_that_of_the_questions(shown: Shown) -> None:
     made["verdict"]["warnings"] = ["the set is small"]
     screen = shown(made, diary, measurements)
     found = [line.split("  ")[0] for line in screen.splitlines() if line]
-    order = ["ships", "size", "latency", "memory", "quality", "budget", "not measured", "warning", "model"]
+    order = ["ships", "size", "latency", "stability", "memory", "quality", "budget", "not measured", "warning", "model"]
     order += ["kept", "rolled back", "report", "next"]
     assert [found.index(name) for name in order] == sorted(found.index(name) for name in order)
     said = rows(screen)
@@ -79,20 +79,23 @@ def test_what_was_not_measured_is_not_in_the_table(shown: Shown) -> None:
     assert "host" not in screen
 
 
-def test_what_disturbed_the_measurement_is_on_the_screen(shown: Shown) -> None:
+def test_the_grade_stands_in_one_line_with_its_reason_and_advice(shown: Shown) -> None:
     made, diary, measurements, _ = fixture.build()
-    measurements["build"]["advice"] = [
-        {"code": "high_cv", "severity": "warning", "text": "float32: the CV of the latency is 400 %"},
-        {"code": "load_above_cpus", "severity": "warning", "text": "load average 9.0 on 2 CPUs"},
-        {"code": "memory_varies", "severity": "warning", "text": "int8: the model's peak memory was 1 to 9 MB"},
-        {"code": "no_p99", "severity": "info", "text": "no p99"},
-    ]
-    lines = [line for line in shown(made, diary, measurements).splitlines() if line.startswith("disturbed")]
-    assert len(lines) == 2
-    assert "the latency of float32 varies by more than 10 % (CV); load average 9.0 on 2 CPUs" in lines[0]
-    assert "1 to 9 MB" in lines[1]
-    measurements["build"]["advice"] = []
-    assert "disturbed" not in shown(made, diary, measurements)
+    assert rows(shown(made, diary, measurements))["stability"] == "stable"
+    measurements["build"]["environment"]["load1"] = 9.0
+    assert rows(shown(made, diary, measurements))["stability"] == (
+        "noisy: load average 9.0 on 2 CPUs: other work ran meanwhile: stop it, or wait until it is done"
+    )
+    for process in measurements["build"]["subjects"][1]["processes"]:
+        process["steady_ns"] = [int(v * (1 + 0.5 * (k % 3))) for k, v in enumerate(process["steady_ns"])]
+    told = rows(shown(made, diary, measurements))["stability"]
+    assert told.startswith(("noisy: ", "unstable: "))
+    assert told.endswith("in the report)")
+
+
+def test_nothing_is_graded_that_was_not_measured(shown: Shown) -> None:
+    made, diary, measurements, _ = fixture.unmeasured()
+    assert "stability" not in rows(shown(made, diary, measurements))
 
 
 def test_a_budget_line_that_does_not_hold_says_so(shown: Shown) -> None:
@@ -101,11 +104,17 @@ def test_a_budget_line_that_does_not_hold_says_so(shown: Shown) -> None:
         {"name": "memory", "limit": 64e6, "measured": 34e6, "ok": True},
         {"name": "p95", "limit": 1.0, "measured": 2.5, "ok": False},
         {"name": "p99", "limit": 1.0, "measured": None, "ok": False},
+        {"name": "drop", "limit": 0.01, "measured": 0.0075, "ok": True},
     ]
     found = [
         line.split("  ", 1)[1].strip() for line in shown(made, diary, measurements).splitlines() if "budget" in line
     ]
-    assert found == ["memory: 34.0 MB of 64.0 MB", "p95: 2.5 ms of 1 ms, OVER", "p99: not measured of 1 ms, OVER"]
+    assert found == [
+        "memory: 34.0 MB of 64.0 MB",
+        "p95: 2.5 ms of 1 ms, OVER",
+        "p99: not measured of 1 ms, OVER",
+        "drop: 0.75% of 1.00%",
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .measured import Json, measurement, timelines
+from .measured import timelines
+from .recorded import Json, measurement
+from .troubled import troubled as _troubled
 
 FLOAT_BYTES, INT8_BYTES = 18_634_112, 5_071_904
 
@@ -210,7 +212,7 @@ def release() -> tuple[Json, list[Json], dict[str, Json], dict[str, list[Json]]]
     made, steps, _, lines = build()
     measured = measurement(20, 150, seed=3, original=True)
     broken = measured["subjects"][1]["processes"][4]
-    broken.update(phases_ns={}, warmup_ns=[], steady_ns=[], error="killed by signal 9")
+    broken.update(warmup_ns=[], steady_ns=[], error="killed by signal 9")
     made["memory"] = {s["name"]: s["memory"] for s in measured["subjects"]}
     made["measured_on"] = {"is_target": True, "machine": "Raspberry Pi 5 Model B Rev 1.0", "note": ""}
     made["budget"]["checked"][0].update(limit=32_000_000, ok=False)
@@ -220,6 +222,15 @@ def release() -> tuple[Json, list[Json], dict[str, Json], dict[str, list[Json]]]
         node.update(runs="float", why="the runtime has no integer kernel for it")
     made["placement"].update(int8=19, float=43)
     lines["int8"] = [{**row, "key": f"other/{k}"} for k, row in enumerate(lines["int8"])]
+    return made, steps, {"release": measured}, lines
+
+
+def troubled() -> tuple[Json, list[Json], dict[str, Json], dict[str, list[Json]]]:
+    """A camera's rhythm on the target, outliers of every cause, heat, a leak, a crash and missing sensors."""
+    made, steps, _, lines = build()
+    measured = _troubled()
+    made["memory"] = {s["name"]: s["memory"] for s in measured["subjects"]}
+    made["measured_on"] = {"is_target": True, "machine": "Raspberry Pi 5 Model B Rev 1.0", "note": ""}
     return made, steps, {"release": measured}, lines
 
 
@@ -273,7 +284,9 @@ def hostile() -> tuple[Json, list[Json], dict[str, Json], dict[str, list[Json]]]
     for rows in lines.values():
         for row in rows:
             row["key"] = evil + row["key"]
-    for advice in measured["build"]["advice"]:
-        advice["text"] = evil
-    measured["build"]["environment"]["cpu"] = evil
+    for subject in measured["build"]["subjects"]:
+        subject["processes"][0]["error"] = evil
+        subject["audit"]["outside"] = [{"op": evil, "provider": evil, "count": 1, "macs": 1}]
+    measured["build"]["environment"].update(cpu=evil, governor=evil)
+    measured["build"]["environment"]["missing"]["board"] = evil
     return made, steps, measured, lines

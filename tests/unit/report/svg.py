@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 CHARACTER, ASCENT, DESCENT = 6.4, 9.0, 2.5
 Box = tuple[float, float, float, float]
@@ -14,6 +14,38 @@ Box = tuple[float, float, float, float]
 
 def charts(page: str) -> list[ET.Element]:
     return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", page, flags=re.S)]
+
+
+def texts(chart: ET.Element, css: str) -> list[ET.Element]:
+    """Labels of exactly this class."""
+    return [text for text in chart.iter("text") if text.get("class") == css]
+
+
+def lines(chart: ET.Element, css: str) -> list[Box]:
+    """Ends of the lines that have this class among theirs: x1, y1, x2, y2."""
+    found = [line for line in chart.iter("line") if css in (line.get("class") or "").split()]
+    return [tuple(float(line.get(k) or 0) for k in ("x1", "y1", "x2", "y2")) for line in found]  # type: ignore[misc]
+
+
+def points(path: ET.Element) -> list[tuple[float, float]]:
+    """Points of a path of straight lines."""
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", path.get("d") or "")]
+
+
+def axis(chart: ET.Element) -> Callable[[float], float]:
+    """px to values, read from the marks of a linear x axis."""
+    marks = [(float(mark.get("x1") or 0), mark) for mark in chart.iter("line") if _is_mark(mark)]
+    labels = sorted(texts(chart, "mid quiet"), key=lambda t: float(t.get("x") or 0))
+    named = [t for t in labels if re.fullmatch(r"-?[\d.]+( \S+)?", t.text or "")]
+    places = sorted(x for x, _ in marks)
+    values = [float((t.text or "").split()[0]) for t in named]
+    (x1, x2), (v1, v2) = (places[0], places[-1]), (values[0], values[-1])
+    return lambda x: v1 + (x - x1) * (v2 - v1) / (x2 - x1)
+
+
+def _is_mark(line: ET.Element) -> bool:
+    upright = line.get("x1") == line.get("x2")
+    return line.get("class") == "axis" and upright
 
 
 def faults(chart: ET.Element) -> Iterator[str]:

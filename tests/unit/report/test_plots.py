@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeopt.report import plots
+from edgeopt.report.plots.svg import CHARACTER
 
 from . import svg
 
@@ -32,53 +34,118 @@ def test_ticks_by_hand() -> None:
 samples = st.lists(st.floats(0.001, 5000), min_size=1, max_size=80)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(samples, min_size=1, max_size=4), min_size=1, max_size=3), st.sampled_from(WIDTHS))
-def test_strips_show_or_count_every_sample(groups: list[list[list[float]]], width: int) -> None:
-    subjects = [
-        plots.Strip(
-            name=f"s{k}", css="low", rows=[(f"process {j + 1}", r) for j, r in enumerate(rows)], center=rows[0][0]
-        )
-        for k, rows in enumerate(groups)
+def marks_of(values: list[float], wide: float = 0.03) -> list[plots.Mark]:
+    """Observed percentiles with an interval around each."""
+    ordered = sorted(values)
+    picked = [(name, level, ordered[int(level * (len(ordered) - 1))]) for name, level in LEVELS]
+    return [
+        plots.Mark(name=name, level=level, value=v, low=v * (1 - wide), high=v * (1 + wide), sure=name != "p95")
+        for name, level, v in picked
     ]
-    picture = plots.strips(subjects, width, MS)
-    (chart,) = svg.charts(picture)
-    shown = sum(path.get("d", "").count("M") for path in chart.iter("path"))
-    counted = sum(int(n) for n in re.findall(r">(\d+) beyond", picture))
-    distinct = sum(len(set(row)) for rows in groups for row in rows)
-    total = sum(len(row) for rows in groups for row in rows)
-    assert counted + shown <= total
-    assert counted or shown >= min(1, distinct)
-    assert not [f for f in svg.faults(chart) if "overlap" not in f]
+
+
+LEVELS = [("median", 0.5), ("p90", 0.9), ("p95", 0.95)]
 
 
 @settings(max_examples=100, deadline=None)
 @given(samples, st.sampled_from(WIDTHS))
 def test_histogram_counts_every_sample_once(values: list[float], width: int) -> None:
-    ordered = sorted(values)
-    marks = [
-        ("median", ordered[len(ordered) // 2]),
-        ("p90", ordered[int(0.9 * (len(ordered) - 1))]),
-        ("p95", ordered[-1]),
-    ]
-    picture = plots.histogram(values, marks, width, "low", MS)
+    picture = plots.histogram(values, marks_of(values), width, "low", MS)
     (chart,) = svg.charts(picture)
     assert not list(svg.faults(chart))
-    tallest = max(float(r.get("height") or 0) for r in chart.iter("rect"))
+    bars = [r for r in chart.iter("rect") if r.get("class") == "low"]
+    tallest = max(float(r.get("height") or 0) for r in bars)
     top = int(next(t.text for t in chart.iter("text") if t.get("class") == "end quiet") or 0)
-    bars = sum(round(float(r.get("height") or 0) / tallest * top) for r in chart.iter("rect"))
+    counted = sum(round(float(r.get("height") or 0) / tallest * top) for r in bars)
     beyond = sum(int(n) for n in re.findall(r">(\d+) beyond", picture))
-    assert bars + beyond == len(values)
+    assert counted + beyond == len(values)
+
+
+def test_histogram_draws_each_interval_where_it_is() -> None:
+    values = [10 + 0.1 * k for k in range(40)]
+    marks = [plots.Mark(name="median", level=0.5, value=12.0, low=11.5, high=12.5)]
+    (chart,) = svg.charts(plots.histogram(values, marks, 920, "low", MS))
+    (across,) = [w for w in svg.lines(chart, "whisker") if w[1] == w[3]]
+    at = svg.axis(chart)
+    assert [at(across[0]), at(across[2])] == pytest.approx([11.5, 12.5], abs=0.01)
+    assert [at(across[0]), at(across[2])] != pytest.approx([11.4, 12.5], abs=0.01)
+    dot = next(chart.iter("circle"))
+    assert at(float(dot.get("cx") or 0)) == pytest.approx(12.0, abs=0.01)
+
+
+def test_an_interval_without_a_bound_has_no_cap_on_that_side() -> None:
+    mark = plots.Mark(name="p99", level=0.99, value=12.0, low=11.0, high=None, sure=False)
+    (chart,) = svg.charts(plots.histogram([10.0, 11.0, 12.0, 13.0], [mark], 920, "low", MS))
+    found = svg.lines(chart, "whisker")
+    assert len([w for w in found if w[0] == w[2]]) == 1
+    assert any("unsure" in (e.get("class") or "") for e in chart.iter("line"))
 
 
 def test_no_mark_line_crosses_a_label() -> None:
-    found = plots._stairs([(100.0, "median 17.1"), (150.0, "p90 17.4"), (160.0, "p95 17.6"), (165.0, "p99 18.0")], 34)
+    found = plots.stairs([(100.0, "median 17.1"), (150.0, "p90 17.4"), (160.0, "p95 17.6"), (165.0, "p99 18.0")], 34)
     for x, _, _, _ in found:
         for other, row, side, label in found:
-            wide = len(label) * plots.CHARACTER + 4
+            wide = len(label) * CHARACTER + 4
             low, high = (other - wide, other) if side == "end" else (other, other + wide)
             reaches = next(r for y, r, _, _ in found if y == x) <= row
             assert not (low < x < high and x != other and reaches), (x, label)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(samples, min_size=1, max_size=4), st.sampled_from(WIDTHS))
+def test_distributions_stay_within_their_chart(groups: list[list[float]], width: int) -> None:
+    curves = [
+        plots.Curve(name=f"subject {k}", css="low", values=values, marks=marks_of(values, 0.4))
+        for k, values in enumerate(groups)
+    ]
+    (chart,) = svg.charts(plots.ecdf(curves, width, MS))
+    assert not list(svg.faults(chart))
+    for x1, y1, x2, y2 in svg.lines(chart, "whisker"):
+        assert 0 <= min(x1, x2) <= max(x1, x2) <= width
+        assert min(y1, y2) >= 0
+
+
+def test_the_curve_is_the_share_of_calls_at_or_below() -> None:
+    values = [float(v) for v in range(100, 200)]
+    curve = plots.Curve(name="a", css="low", values=values, marks=marks_of(values))
+    (chart,) = svg.charts(plots.ecdf([curve], 920, MS))
+    at = svg.axis(chart)
+    levels = {t.text: float(t.get("y") or 0) - 4 for t in chart.iter("text") if (t.text or "").endswith(" %")}
+    (points,) = [svg.points(p) for p in chart.iter("path") if "curve" in (p.get("class") or "")]
+
+    def value_at(label: str) -> float:
+        return at(min(points, key=lambda p: abs(p[1] - levels[label]))[0])
+
+    for share, label in ((0.1, "10 %"), (0.5, "50 %"), (0.9, "90 %")):
+        exact = values[math.ceil(share * 100) - 1]
+        assert value_at(label) == pytest.approx(exact, abs=1.5), label
+        assert value_at(label) != pytest.approx(1.05 * exact, abs=1.5)
+
+
+def test_a_wide_range_has_a_logarithmic_axis() -> None:
+    values = [10.0 * 1.2**k for k in range(20)]
+    curve = plots.Curve(name="a", css="low", values=values, marks=marks_of(values))
+    (chart,) = svg.charts(plots.ecdf([curve], 920, MS))
+    ticks = [(float(t.text.split()[0]), float(t.get("x") or 0)) for t in svg.texts(chart, "mid quiet")]
+    ratios = [(b[1] - a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(ticks)]
+    assert max(ratios) == pytest.approx(min(ratios), rel=0.05)
+
+
+@given(st.lists(st.floats(0.001, 1e5), min_size=1, max_size=200))
+def test_a_broken_axis_keeps_the_order_and_its_ends(values: list[float]) -> None:
+    scale = plots.broken(values, 20.0, 120.0)
+    heights = [scale(v) for v in sorted(values)]
+    assert all(a >= b for a, b in itertools.pairwise(heights))
+    assert all(20 <= y <= 120 for y in heights)
+
+
+@given(st.floats(0.01, 1e4), st.floats(1.01, 1e4), st.booleans(), st.floats(20, 90))
+def test_marks_of_a_scale_are_inside_and_apart(low: float, factor: float, log: bool, room: float) -> None:
+    scale = plots.Scale(low=low, high=low * factor, start=0, end=600, log=log)
+    found = scale.marks(room)
+    assert all(low * 0.999 <= v <= low * factor * 1.001 for v in found)
+    gaps = [scale(b) - scale(a) for a, b in itertools.pairwise(found)]
+    assert all(gap >= 0.6 * room for gap in gaps)
 
 
 def test_bars_start_at_zero_and_are_proportional() -> None:
@@ -140,8 +207,12 @@ def test_the_checker_sees_planted_faults() -> None:
         assert word in found
 
 
-@pytest.mark.parametrize("high", [1.3, 7.1, 42.0, 99.0, 430.0])
-def test_a_narrow_axis_still_has_marks_to_read_a_value_from(high: float) -> None:
-    chart = str(plots.strips([plots.Strip(name="a", css="low", rows=[("p", [high])], center=high)], 330, (1e6, "ms")))
-    labels = chart[chart.index('class="axis"') :].count("mid quiet")
-    assert 3 <= labels <= 8
+@pytest.mark.parametrize("high", [1.3, 7.1, 18.6, 42.0, 99.0, 430.0])
+@pytest.mark.parametrize("wide", [150, 330, 920])
+def test_an_axis_has_marks_to_read_a_value_from_that_do_not_touch(high: float, wide: int) -> None:
+    label = "x" * 20 if wide == 150 else "a"
+    rows = [plots.Bar(label=label, parts=[("low", high, "")], end="e")]
+    (chart,) = svg.charts(plots.bars(rows, wide, "ms"))
+    boxes = [svg.box_of(t) for t in svg.texts(chart, "mid quiet")]
+    assert 2 <= len(boxes) <= 12
+    assert all(b[0] - a[2] > 5 for a, b in itertools.pairwise(boxes))

@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from edgeopt.report import render
+from runtime_bench.judge.stability import derive
 
-from . import fixture, svg
+from . import fixture, recorded, svg
 from .reading import walk, words
 
 BUILDS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "build": fixture.build,
     "release": fixture.release,
+    "troubled": fixture.troubled,
     "unmeasured": fixture.unmeasured,
     "hostile": fixture.hostile,
 }
-SECTIONS = ("latency", "memory", "steps", "placement", "quality", "environment", "contract")
+SECTIONS = ("stability", "latency", "memory", "steps", "placement", "quality", "environment", "contract")
 
 
 @pytest.fixture(params=BUILDS)
@@ -44,7 +46,9 @@ def test_the_page_is_well_formed_and_self_contained(files: dict[str, bytes]) -> 
     for banned in ("http:", "https:", "url(", "@import", "//"):
         assert banned not in style
     ids = [a["id"] for _, a in page.tags if "id" in a]
-    assert [name for name in ids if name != "budgets"] == list(SECTIONS)
+    measured = "stability" in ids
+    assert [name for name in ids if name != "budgets"] == list(SECTIONS if measured else SECTIONS[1:])
+    assert measured == ("not measured" not in words(files["report.html"]).partition("Size")[0])
     links = [(a["href"] or "")[1:] for t, a in page.tags if t == "a"]
     assert set(links) <= set(ids)
 
@@ -73,7 +77,7 @@ def test_report_json_is_strict_and_names_its_schema(files: dict[str, bytes]) -> 
         raise AssertionError(name)
 
     found = json.loads(files["report.json"], parse_constant=refuse)
-    assert found["schema"] == "edgeopt.report/1"
+    assert found["schema"] == "edgeopt.report/2"
     assert {"verdict", "size", "memory", "latency", "quality", "budget", "steps", "placement"} <= set(found)
 
 
@@ -192,3 +196,25 @@ def test_the_readme_program_runs(
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     expected = 2 * ((pixels / 255 - mean) / std).transpose(2, 0, 1)[np.newaxis]
     np.testing.assert_allclose(space["outputs"][0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_report_json_has_the_grade_and_every_summary() -> None:
+    made, steps, measured, lines = fixture.troubled()
+    derived = json.loads(json.dumps(derive(measured["release"])))
+    measured["release"]["results"] = {"summaries": {}, "stability": {"grade": "stable", "subjects": {}, "reasons": []}}
+    latency = json.loads(render(made, steps, measured, lines)["report.json"])["latency"]
+    assert latency["stability"] == derived["stability"]  # from the raw samples, not from what the file says of itself
+    assert latency["subjects"] == derived["summaries"]
+    assert latency["load"]["kind"] == "periodic"
+    assert latency["clock"] == {"overhead_ns": 41, "resolution_ns": 1}
+    assert latency["affinity"] == [2]
+
+
+def test_a_page_stays_small_however_many_calls_were_made() -> None:
+    made, steps, _, lines = fixture.build()
+    few, many = (
+        len(render(made, steps, {"build": recorded.measurement(20, samples)}, lines)["report.html"])
+        for samples in (100, 800)
+    )
+    assert many < 1.8 * few
+    assert many < 400_000

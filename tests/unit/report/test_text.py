@@ -41,9 +41,25 @@ def test_duration(nanoseconds: int | None, expected: str) -> None:
     assert text.duration(nanoseconds) == expected
 
 
-def test_span_writes_the_unit_once_where_it_is_the_same() -> None:
-    assert text.span(17_100_000, 17_200_000) == "17.1 to 17.2 ms"
-    assert text.span(900_000, 1_200_000) == "900 µs to 1.20 ms"
+def test_an_interval_has_its_unit_once_where_it_is_the_same() -> None:
+    assert text.between(text.duration, 17_100_000, 17_200_000) == "17.1 to 17.2 ms"
+    assert text.between(text.duration, 900_000, 1_200_000) == "900 µs to 1.20 ms"
+    assert text.between(text.duration, 900_000, None) == "at least 900 µs"
+    assert text.between(text.duration, None, 900_000) == "at most 900 µs"
+    assert text.between(text.duration, None, None) == ""
+    assert text.between(str, 3, 4) == "3 to 4"
+    assert text.between(text.signed, -0.01, 0.02) == "−1.0 to +2.0 %"
+
+
+def test_small_numbers_in_words() -> None:
+    assert text.energy(0.0123) == "12.3 mJ"
+    assert text.energy(-2.5e-6) == "−2.50 µJ"
+    assert text.count(385_000_000) == "385 M"
+    assert text.count(9999) == "9999"
+    assert text.probability(0.0312) == "p = 0.031"
+    assert text.probability(1e-9) == "p < 0.001"
+    assert text.signed(0.0) == "0.0 %"
+    assert text.signed(0.012) == "+1.2 %"
 
 
 @given(st.floats(1e-9, 1e15))
