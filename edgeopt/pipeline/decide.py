@@ -129,7 +129,7 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
     default, reason, code = judged.default, judged.refused, "quality" if judged.refused else ""
     warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain())]
     float_fits = not _violations("float32", judged, measured, budget)
-    ratio = measured.ratio("float32", "int8")
+    ratio = None if measured.grade == "invalid" else measured.ratio("float32", "int8")
     sizes = {precision: artifact.bytes for precision, artifact in judged.outcome.artifacts.items()}
     if default == "int8" and sizes["int8"] >= sizes["float32"] and float_fits:
         default, reason, code = "float32", "it is not smaller than the fused float model", "size"

@@ -39,6 +39,13 @@ class Measured:
 
         return None if self.ratio(a, b) is None or self.record is None else str(compare(self.record, a, b)["verdict"])
 
+    @property
+    def grade(self) -> str | None:
+        """``stable``, ``noisy``, ``unstable`` or ``invalid``; None when nothing was measured."""
+        from runtime_bench.judge.stability import results
+
+        return None if self.record is None else str(results(self.record)["stability"]["grade"])
+
     def missing(self, percentile: float) -> str:
         """Why a percentile has no value: how many calls it needs, how many were made."""
         from runtime_bench import summarize
@@ -83,7 +90,8 @@ def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds:
     assert outcome.baseline is not None
     subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline))]
     for precision, artifact in outcome.artifacts.items():
-        subjects.append(Subject(precision, str(artifact.path), artifact.sha256, file=f"model/{artifact.path.name}"))
+        file = f"model/{artifact.path.name}"
+        subjects.append(Subject(precision, str(artifact.path), artifact.sha256, file=file, precision=precision))
     try:
         record = measure(subjects, list(golden.inputs), effort=effort, threads=threads, seconds=seconds)
     except BenchFailure as error:

@@ -17,12 +17,12 @@ from edgeopt.memory import timeline
 from edgeopt.model import Model
 from edgeopt.pipeline.choose import BackendChoice
 from edgeopt.pipeline.data import Sets
-from edgeopt.pipeline.decide import Final, comparable, toolchain
+from edgeopt.pipeline.decide import Final, toolchain
 from edgeopt.pipeline.golden import Golden
 from edgeopt.pipeline.measure import Measured
+from edgeopt.pipeline.verdict import verdict
 from edgeopt.plan import Drift
-from edgeopt.quality import Metric, Quality
-from edgeopt.report.text import size
+from edgeopt.quality import Quality
 from edgeopt.target import Budget, Target, target_dict
 
 Json = dict[str, Any]
@@ -66,10 +66,23 @@ def content(build: Finished) -> Content:
     records: dict[str, Path | bytes] = {
         "diary.jsonl": diary,
         "decisions.lock": bundle.lock_text(lock),
+        **_outcomes(build, lock.source_sha256),
         **{f"measurements/{key}.json": _json(value) for key, value in measurements.items()},
         **report.render(manifest, [json.loads(row) for row in diary.splitlines()], measurements, _timelines(build)),
     }
     return Content(manifest=manifest, device_files=files, record_files=records)
+
+
+def _outcomes(build: Finished, source_sha256: str) -> dict[str, bytes]:
+    """Right and wrong by sample of what ships, where an evaluation set judged it."""
+    judged, evaluation = build.final.judged, build.sets.evaluation
+    seen = {p: found for p in build.shipped if (found := judged.quality[p].outcomes) is not None}
+    if evaluation is None or not seen:
+        return {}
+    name, digest = evaluation.name, evaluation.digest()
+    return bundle.outcome_files(
+        bundle.JudgedOn(set_name=name, set_sha256=digest, source_sha256=source_sha256, outcomes=seen)
+    )
 
 
 def _timelines(build: Finished) -> dict[str, list[Json]]:
@@ -138,47 +151,6 @@ def _manifest(build: Finished) -> Json:
             "warnings": [*_choice_note(choice), *sets.warnings, *final.warnings],
         },
     }
-
-
-def verdict(final: Final, measured: Measured, target: Target) -> str:
-    """One sentence for the first line: what ships, and what it costs against the model as loaded."""
-    artifacts, default = final.judged.outcome.artifacts, final.default
-    before, after = final.judged.outcome.original.origin.bytes, artifacts[default].bytes
-    parts = [f"{default} ships: {size(after)}, {_times(before, after)} the source file"]
-    ratio, word = measured.ratio("original", default), measured.verdict("original", default)
-    if ratio is not None:
-        where = (
-            "here, on this kind of processor" if comparable(target) else "on the build host, which is not the target"
-        )
-        words = {"faster": "faster than", "slower": "slower than", "equivalent": "as fast as"}
-        compared = f"{words[word]} the original" if word in words else "not clearly faster or slower than the original"
-        parts.append(f"{compared} {where} ({ratio[0]:.2f}x the time, {ratio[1]:.2f} to {ratio[2]:.2f})")
-    quality = final.judged.quality[default]
-    if not final.judged.full:
-        return "; ".join([*parts, "quality not verified on real inputs"])
-    if quality.metric is not None:
-        parts.append(_metric_text(quality.metric))
-    elif quality.agreement is not None:
-        parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float on {quality.samples} samples")
-    if math.isfinite(quality.sqnr_db):
-        parts.append(f"SQNR {quality.sqnr_db:.1f} dB")
-    return "; ".join(parts)
-
-
-def _metric_text(metric: Metric) -> str:
-    spread = f", drop {metric.drop * 100:.2f} +- {metric.half_width * 100:.2f} points" if metric.drop > 0 else ""
-    return f"{metric.name} {metric.artifact:.2%} (float {metric.reference:.2%}{spread})"
-
-
-def _times(before: int, after: int) -> str:
-    ratio = before / after
-    return (
-        f"{ratio:.1f}x smaller than"
-        if ratio >= 1.05
-        else "as large as"
-        if ratio > 0.95
-        else f"{1 / ratio:.1f}x as large as"
-    )
 
 
 def _choice_note(choice: BackendChoice) -> list[str]:
