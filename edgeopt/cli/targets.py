@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._group import SuggestingGroup
-from edgeopt.cli._options import PATH, emit_json, emit_text, json_option
+from edgeopt.cli._options import PATH, emit_json, emit_path, emit_text, json_option
+from edgeopt.cli._settings import known_targets
 from edgeopt.console import fields, result_table
 
 
@@ -25,24 +26,30 @@ def command() -> None:
 @json_option
 def list_command(as_json: bool) -> None:
     """List the profiles that can be named with --target."""
-    from edgeopt.target import list_targets
+    from edgeopt.target import list_targets, share_dir
 
     infos = list_targets()
+    own = {i.name: str(i.path) for i in infos if i.path is not None and i.path.parent != share_dir("targets")}
     if as_json:
-        emit_json([{"name": i.name, "aliases": list(i.aliases), "description": i.description} for i in infos])
+        known = [{"name": i.name, "aliases": list(i.aliases), "description": i.description} for i in infos]
+        emit_json([entry | {"path": own.get(str(entry["name"]))} for entry in known])
         return
-    rows = [(i.name, ", ".join(i.aliases), i.description) for i in infos]
+    rows = [
+        (i.name, ", ".join(i.aliases), i.description + (f" ({own[i.name]})" if i.name in own else "")) for i in infos
+    ]
     result_table(("name", "also", "description"), rows, stream=sys.stdout)
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=known_targets)
 @json_option
 def show_command(name: str, as_json: bool) -> None:
     """Show the profile NAME, or that of a .toml file, as it is used."""
-    from edgeopt.target import load_target, target_dict
+    from edgeopt.target import load_target, target_dict, wheel
 
-    described = target_dict(load_target(name))
+    target = load_target(name)
+    wheels = {backend: found for backend in target.backends if (found := wheel(target, backend)) is not None}
+    described = target_dict(target) | {"last_wheels": wheels}
     if as_json:
         emit_json(described)
         return
@@ -68,6 +75,33 @@ def check_command(file: Path, as_json: bool) -> None:
         )
     if not as_json:
         emit_text(f"{file}: ok")
+
+
+@command.command("probe")
+@click.option("--out", "-o", type=PATH, help="Write the profile there instead of to stdout; no file is overwritten.")
+@click.option("--name", help="Name of the profile.  [default: the board's]")
+def probe_command(out: Path | None, name: str | None) -> None:
+    """Describe this machine as a profile.
+
+    On a device without edgeopt, `python3 bench.pyz probe` of any bundle prints the same.
+    """
+    from edgeopt.errors import TargetError
+    from runtime_bench.profile import profile, slug
+
+    if name is not None and name != slug(name):
+        raise click.BadParameter(f'"{name}" cannot name a target; write "{slug(name)}".', param_hint="--name")
+    text = profile(name=name)
+    if out is None:
+        emit_text(text.rstrip("\n"))
+        return
+    try:
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise TargetError(
+            f"{out} cannot be written: {error.strerror}", remedy="Give a path that does not exist yet."
+        ) from error
+    emit_path(out)
 
 
 def _flat(described: dict[str, object]) -> Iterator[tuple[str, str]]:
