@@ -52,11 +52,17 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a model came from. ``files`` lists the model file first, then its external data files."""
+    """Where a model came from. ``files`` lists the model file first, then its external data files.
+
+    ``libraries`` are shared libraries with the custom operators that running it takes; they are no part of it.
+    ``notes`` says what the loader changed or fixed, one line each.
+    """
 
     path: Path
     format: str
     files: tuple[Path, ...]
+    libraries: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:

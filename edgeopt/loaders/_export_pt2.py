@@ -1,34 +1,44 @@
-"""Child process: ``python _export_pt2.py PROGRAM.pt2 MODEL.onnx``. torch's memory goes away with it.
-
-Imports torch and onnxruntime, and nothing of edgeopt. Fails with a message on stderr and exit code 1.
-"""
+"""Child process: a ``.pt2`` program, or one that a factory gave, becomes an ONNX file and is run beside it."""
 
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import warnings
 from typing import Any
 
-OPSET = 20
-"""The opset that the passes work on; torch keeps 18 where it cannot convert."""
-
-EXTERNAL_BYTES = 1_500_000_000
-"""Weights in bytes from which they are written beside the model: one protobuf file ends at 2 GiB."""
-
-LARGEST_ERROR, LARGEST_ERROR_HALF = 1e-3, 2e-2
-"""Largest allowed max|difference| / max|reference| between the program and its export, for 32 and for 16 bits."""
+from edgeopt.loaders import _training, _verify
 
 
-def main(program: str, exported: str) -> None:
-    """Export, then run both on the same input and compare."""
+def main(exported: str, *, program: str, label: str, force_eval: bool) -> dict[str, Any]:
+    """Load the program at ``program``, see that it is in eval mode, and export it."""
+    quiet()
+    loaded = _load(program)
+    return {"notes": to_onnx(loaded, exported, label=label, force_eval=force_eval)}
+
+
+def quiet() -> None:
+    """Nothing but errors on stderr, and seeded random numbers."""
     warnings.simplefilter("ignore")
     import torch
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     torch.manual_seed(0)
-    loaded = _load(program)
+
+
+def to_onnx(loaded: Any, exported: str, *, label: str, force_eval: bool) -> list[str]:
+    """Export a ``torch.export`` program, then run both on the same input and compare; returns what was changed.
+
+    Raises:
+        ModelError: the program was captured in training mode and ``force_eval`` is off or cannot help.
+    """
+    import torch
+
+    live = _training.live_nodes(loaded.graph_module.graph)
+    if live and not force_eval:
+        raise _training.refusal(label, _training.described(live))
+    if live:
+        _training.switch(loaded, label)
     weights = sum(t.numel() * t.element_size() for t in loaded.state_dict.values())
     with torch.no_grad():
         torch.onnx.export(
@@ -36,12 +46,37 @@ def main(program: str, exported: str) -> None:
             (),
             exported,
             dynamo=True,
-            opset_version=OPSET,
-            external_data=weights > EXTERNAL_BYTES,
+            opset_version=_verify.OPSET,
+            external_data=weights > _verify.EXTERNAL_BYTES,
+            # The exporter would store a table that two layers share a second time, transposed.
+            optimize=not _shares_weights(loaded),
+            output_names=_output_names(loaded),
             verbose=False,
         )
-        if weights <= EXTERNAL_BYTES:
+        if weights <= _verify.EXTERNAL_BYTES:
             _compare(loaded, exported)
+    return [f"--force-eval: {', '.join(_training.described(live))} switched off"] if live else []
+
+
+def _output_names(loaded: Any) -> list[str] | None:
+    """The keys of a dict of tensors, which is what the program returns; None where it returns something else."""
+    spec = loaded.call_spec.out_spec
+    if spec is None or spec.type is not dict or not all(isinstance(key, str) and key for key in spec.context):
+        return None
+    leaf = all(child.num_leaves == 1 and child.num_children == 0 for child in spec.children())
+    inputs = {node.name for node in loaded.graph.nodes if node.op == "placeholder"}
+    return list(spec.context) if leaf and not inputs & set(spec.context) else None
+
+
+def _shares_weights(loaded: Any) -> bool:
+    """Whether a weight matrix has two readers, under one name or two."""
+    names: dict[int, int] = {}
+    held = {spec.arg.name: spec.target for spec in loaded.graph_signature.input_specs if spec.target}
+    for node in loaded.graph_module.graph.nodes:
+        tensor = loaded.state_dict.get(held.get(node.name)) if node.op == "placeholder" else None
+        if tensor is not None and tensor.dim() >= 2:
+            names[tensor.data_ptr()] = names.get(tensor.data_ptr(), 0) + len(node.users)
+    return any(count > 1 for count in names.values())
 
 
 class _Causes(logging.Handler):
@@ -72,17 +107,10 @@ def _load(program: str) -> Any:
 
 def _compare(loaded: Any, exported: str) -> None:
     """Exit with the difference where the exported network computes something else than the program."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
-        return  # a type the CPU has no kernel for; the baseline run will say so
-    # Two distributions: behind a Relu one of them alone may give zeros everywhere.
-    for draw in ("randn", "rand"):
+    session = _verify.open_session(exported)
+    if session is None:
+        return
+    for draw in _verify.DRAWS:
         outcome = _run(loaded, draw)
         if outcome is None:
             return
@@ -91,29 +119,7 @@ def _compare(loaded: Any, exported: str) -> None:
         if len(names) != len(feeds):
             return  # an input that nothing reads has no counterpart
         got = session.run(None, {name: feed.numpy() for name, feed in zip(names, feeds)})
-        if len(got) != len(wanted):
-            sys.exit(f"the export has {len(got)} outputs, the program {len(wanted)}")
-        for position, (ours, theirs) in enumerate(zip(got, wanted)):
-            _compare_output(position, ours, theirs)
-
-
-def _compare_output(position: int, ours: Any, theirs: Any) -> None:
-    import numpy as np
-
-    if tuple(ours.shape) != tuple(theirs.shape):
-        sys.exit(f"output {position} has shape {tuple(ours.shape)}, in torch {tuple(theirs.shape)}")
-    if not theirs.is_floating_point() or theirs.numel() == 0:
-        return
-    reference = theirs.double().numpy()
-    if not np.isfinite(reference).all():
-        return
-    error = float(np.abs(ours.astype(np.float64) - reference).max()) / max(float(np.abs(reference).max()), 1e-6)
-    allowed = LARGEST_ERROR if theirs.element_size() >= 4 else LARGEST_ERROR_HALF
-    if not error <= allowed:
-        sys.exit(
-            f"output {position} of the ONNX export differs from the torch program by {error:.1e} of its largest value "
-            f"(allowed {allowed:.0e}): the exporter changed the network, or the program draws random numbers"
-        )
+        _verify.compare(got, wanted)
 
 
 def _run(loaded: Any, draw: str) -> tuple[list[Any], list[Any]] | None:
@@ -152,21 +158,12 @@ def _run(loaded: Any, draw: str) -> tuple[list[Any], list[Any]] | None:
 def _made_up(value: Any, draw: str) -> Any:
     import torch
 
-    if not isinstance(value, torch.Tensor) or value.dtype == torch.bfloat16:
+    if not isinstance(value, torch.Tensor):
         return None
     shape = [int(size) if isinstance(size, int) else _hint(size) for size in value.shape]
-    if math.prod(shape) > 1 << 26:
-        return None
-    if value.dtype.is_floating_point:
-        return getattr(torch, draw)(shape, generator=torch.Generator().manual_seed(0)).to(value.dtype)
-    # Ones are valid as token numbers, as masks and as sizes.
-    return torch.ones(shape, dtype=value.dtype)
+    return _verify.made_up(shape, value.dtype, draw)
 
 
 def _hint(size: Any) -> int:
     hint = size.node.hint
     return int(hint) if hint is not None else 2
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

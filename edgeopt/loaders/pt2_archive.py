@@ -14,6 +14,7 @@ import json
 import pickletools
 import re
 import zipfile
+import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,23 @@ _PLAIN_GLOBALS = re.compile(
 )
 
 
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError, OSError, zlib.error)
+"""What reading a member of a damaged archive raises."""
+
+
 class Archive:
     """An opened archive: members by name below the one top folder.
 
     Attributes:
         path: the file.
         members: zip entries by name without the top folder.
+        what: kind of archive, for messages.
     """
 
-    def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
+    def __init__(self, path: Path, file: zipfile.ZipFile, what: str = "torch.export archive") -> None:
         self.path = path
         self.file = file
+        self.what = what
         self.members = _members(path, file)
 
     def read(self, name: str) -> bytes:
@@ -60,21 +67,22 @@ class Archive:
         try:
             return self.file.read(self.members[name])
         except KeyError as error:
-            raise refused(self.path, f"an incomplete torch.export archive without {name}", "save it again") from error
-        except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError) as error:
-            raise refused(self.path, f"a damaged torch.export archive ({shown(name)})", "copy it again") from error
+            raise refused(self.path, f"an incomplete {self.what} without {name}", "save it again") from error
+        except _DAMAGE as error:
+            raise refused(self.path, f"a damaged {self.what} ({shown(name)})", "copy it again") from error
 
     def json(self, name: str) -> Any:
         """A member parsed as JSON."""
         if name in self.members and self.members[name].file_size > LARGEST_JSON:
-            raise _hostile(self.path, f"{name} has {size_words(self.members[name].file_size)}")
+            raise hostile(self.path, f"{name} has {size_words(self.members[name].file_size)}")
         try:
             return json.loads(self.read(name))
         except (ValueError, RecursionError) as error:
             raise refused(self.path, f"a torch.export archive damaged in {name}, no JSON", "copy it again") from error
 
 
-def _hostile(path: Path, why: str) -> ModelError:
+def hostile(path: Path, why: str) -> ModelError:
+    """The error for a file that holds what no exporter writes."""
     return ModelError(f"{shown(path)} is refused: {why}.", remedy=_TRUST)
 
 
@@ -82,30 +90,30 @@ def _members(path: Path, file: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     entries = file.infolist()
     size, total = path.stat().st_size, 0
     if len(entries) > LARGEST_COUNT:
-        raise _hostile(path, f"the archive has {len(entries)} members")
+        raise hostile(path, f"the archive has {len(entries)} members")
     found: dict[str, zipfile.ZipInfo] = {}
     tops = set()
     for entry in entries:
         name, label = entry.filename, shown(entry.filename)
         parts = name.rstrip("/").split("/")
         if name.startswith("/") or "\\" in name or ":" in parts[0] or any(p in ("", ".", "..") for p in parts):
-            raise _hostile(path, f"its member {label} would leave the archive's folder")
+            raise hostile(path, f"its member {label} would leave the archive's folder")
         if entry.flag_bits & 1:
-            raise _hostile(path, f"its member {label} is encrypted")
+            raise hostile(path, f"its member {label} is encrypted")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _hostile(path, f"its member {label} is compressed in an unusual way")
+            raise hostile(path, f"its member {label} is compressed in an unusual way")
         if entry.file_size > LARGEST_RATIO * max(entry.compress_size, 1) + SLACK // 1024:
-            raise _hostile(path, f"its member {label} unpacks from {entry.compress_size} to {entry.file_size} bytes")
+            raise hostile(path, f"its member {label} unpacks from {entry.compress_size} to {entry.file_size} bytes")
         total += entry.file_size
         tops.add(parts[0])
         short = name.split("/", 1)[-1] if len(parts) > 1 else name
         if short in found:
-            raise _hostile(path, f"its member {label} occurs twice")
+            raise hostile(path, f"its member {label} occurs twice")
         found[short] = entry
     if total > 4 * size + SLACK:
-        raise _hostile(path, f"its members unpack to {size_words(total)} from {size_words(size)}")
+        raise hostile(path, f"its members unpack to {size_words(total)} from {size_words(size)}")
     if "archive_format" in found and len(tops) > 1:
-        raise _hostile(path, "the archive has more than one top folder")
+        raise hostile(path, "the archive has more than one top folder")
     return found
 
 
@@ -115,7 +123,7 @@ def refuse_hostile(path: Path) -> None:
     Raises:
         ModelError: the archive is damaged, its members leave their folder, or it holds no program.
     """
-    with _open(path) as file:
+    with open_zip(path) as file:
         _need_program(Archive(path, file))
 
 
@@ -125,7 +133,7 @@ def rewrite(path: Path, copy: Path) -> None:
     Raises:
         ModelError: a member would be unpickled, or holds what no exporter writes.
     """
-    with _open(path) as file:
+    with open_zip(path) as file:
         archive = Archive(path, file)
         _need_program(archive)
         _refuse_pickles(archive)
@@ -137,9 +145,9 @@ def rewrite(path: Path, copy: Path) -> None:
                 for kind, prefix in (("weights", "weight_"), ("constants", "tensor_"))
             }
         except pt2_program.RefusedError as error:
-            raise _hostile(path, str(error)) from error
+            raise hostile(path, str(error)) from error
         except RecursionError as error:
-            raise _hostile(path, "its program is nested too deeply") from error
+            raise hostile(path, "its program is nested too deeply") from error
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as out:
             for name, data in _FIXED.items():
                 out.writestr(f"program/{name}", data)
@@ -150,16 +158,33 @@ def rewrite(path: Path, copy: Path) -> None:
                     data = archive.read(f"data/{kind}/{member}")
                     why = pt2_program.wrong_size(config, member, len(data))
                     if why:
-                        raise _hostile(path, why)
+                        raise hostile(path, why)
                     out.writestr(f"program/data/{kind}/{member}", data)
                 out.writestr(f"program/{_config(kind)}", json.dumps(config))
+
+
+def refuse_members(archive: Archive) -> None:
+    """Refuse members that torch would unpickle with Python, or load as machine code.
+
+    Raises:
+        ModelError: names the member.
+    """
+    for name in archive.members:
+        if name == "model.json":
+            raise ModelError(
+                f"{shown(archive.path)} is in a format of torch 1.3 and older.",
+                remedy="Save it again with a torch of today.",
+            )
+        if name.startswith("data/aotinductor/") or name.endswith((".so", ".dll", ".dylib")):
+            raise hostile(archive.path, f"its member {shown(name)} is machine code")
 
 
 def _config(kind: str) -> str:
     return f"data/{kind}/{MODEL}_{kind}_config.json"
 
 
-def _open(path: Path) -> zipfile.ZipFile:
+def open_zip(path: Path) -> zipfile.ZipFile:
+    """Open a zip archive; ModelError where it is cut off or damaged."""
     try:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
@@ -183,7 +208,7 @@ def _need_program(archive: Archive) -> None:
 def _check_format(archive: Archive) -> None:
     for name in ("archive_format", "archive_version", "byteorder"):
         if name in archive.members and archive.members[name].file_size > len(_FIXED[name]):
-            raise _hostile(archive.path, f"its member {name} is not what torch writes")
+            raise hostile(archive.path, f"its member {name} is not what torch writes")
         found = archive.read(name)
         if found != _FIXED[name]:
             raise ModelError(
@@ -204,16 +229,16 @@ def _refuse_pickles(archive: Archive) -> None:
         if folder in ("data/weights", "data/constants") and tail == f"{MODEL}.pt":
             raise ModelError(f"{shown(path)} is in the format of torch 2.8, whose {label} is pickled.", remedy=_OLD)
         if tail.startswith(("custom_obj_", "opaque_obj_")) or tail.endswith((".pkl", ".pickle")):
-            raise _hostile(path, f"its member {label} is a pickled object, and unpickling runs code")
+            raise hostile(path, f"its member {label} is a pickled object, and unpickling runs code")
         if folder == "data/sample_inputs":
             # Left out of the copy. A sample that is more than tensors tells of a file to keep away from.
-            why = _unusual_pickle(archive.read(name))
+            why = unusual_pickle(archive.read(name))
             if why:
-                raise _hostile(path, f"its member {label} is a pickle that {why}")
+                raise hostile(path, f"its member {label} is a pickle that {why}")
 
 
-def _unusual_pickle(data: bytes) -> str | None:
-    """What a torch.save'd member does beyond rebuilding tensors; looked at, never run."""
+def unusual_pickle(data: bytes, count: int = 1) -> str | None:
+    """What a torch.save'd member does beyond rebuilding tensors; ``count`` pickles are looked at, none is run."""
     if not data:
         return None
     try:
@@ -222,20 +247,31 @@ def _unusual_pickle(data: bytes) -> str | None:
             if entry is None or entry.file_size > LARGEST_JSON:
                 return "has no readable content"
             stream = inner.read(entry)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError):
+    except _DAMAGE:
         stream = data
-    strings: list[str] = []
+    pickles = BytesIO(stream)
     try:
-        for code, argument, _ in pickletools.genops(stream):
-            if code.name in ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8"):
-                strings.append(str(argument))
-            wanted = str(argument) if code.name in ("GLOBAL", "INST") else None
-            if code.name == "STACK_GLOBAL":
-                wanted = " ".join(strings[-2:])
-            if code.name.startswith("EXT"):
-                wanted = "a registered extension"
-            if wanted is not None and not _PLAIN_GLOBALS.fullmatch(wanted):
-                return f"asks for {shown(wanted.replace(' ', '.'))}"
+        for _ in range(count):
+            asked = _unusual_name(pickles)
+            if asked:
+                return f"asks for {shown(asked.replace(' ', '.'))}"
     except ValueError:
         return "cannot be read"
+    return None
+
+
+def _unusual_name(pickles: BytesIO) -> str | None:
+    """The first name in the next pickle that rebuilds no tensor; ValueError where it cannot be read."""
+    strings: list[str] = []
+    for code, argument, _ in pickletools.genops(pickles):
+        if code.name in ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8"):
+            strings.append(str(argument))
+        wanted = str(argument) if code.name in ("GLOBAL", "INST") else None
+        if code.name == "STACK_GLOBAL":
+            # torch does not write it, and what it names need not be the last texts.
+            return " ".join(strings[-2:])
+        if code.name.startswith("EXT"):
+            wanted = "a registered extension"
+        if wanted is not None and not _PLAIN_GLOBALS.fullmatch(wanted):
+            return wanted
     return None

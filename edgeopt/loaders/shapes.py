@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from edgeopt.model import shown
 LIGHT_BYTES = 1024
 """Initializers up to this size stay in the light copy: shape inference reads the small ones."""
 
-_LARGEST_DIM = 2**31 - 1
+_UNKNOWN_DOMAIN = "edgeopt.unknown"
 
 _PLACEHOLDERS = ("", "?", "-1", "None")
 
@@ -28,28 +27,6 @@ def forget_placeholders(proto: onnx.ModelProto) -> None:
                 for dim in value.type.tensor_type.shape.dim:
                     if dim.dim_value < 0 or (dim.HasField("dim_param") and dim.dim_param in _PLACEHOLDERS):
                         dim.Clear()
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read ``name=1x3x224x224``; ``name=`` alone is a scalar. The name may hold any character, ``=`` included.
-
-    Raises:
-        ValueError: says what is wrong with the text.
-    """
-    name, equals, dims = text.rpartition("=")
-    if not equals or not name:
-        raise ValueError(f'"{text}" is not NAME=SIZES; write for example input=1x3x224x224')
-    if not dims:
-        return name, ()
-    sizes = []
-    for part in re.split("[x×,]", dims):
-        if not (part.isascii() and part.isdigit()):
-            raise ValueError(f'"{part}" in "{text}" is not a whole number; write sizes as in 1x3x224x224')
-        size = int(part)
-        if not 1 <= size <= _LARGEST_DIM:
-            raise ValueError(f'the size {size} in "{text}" is not between 1 and {_LARGEST_DIM}')
-        sizes.append(size)
-    return name, tuple(sizes)
 
 
 def light_copy(proto: onnx.ModelProto, *, for_checker: bool) -> onnx.ModelProto:
@@ -73,6 +50,7 @@ def light_copy(proto: onnx.ModelProto, *, for_checker: bool) -> onnx.ModelProto:
                 graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
         else:
             graph.initializer.append(tensor)
+    _hide_unknown(light)
     if for_checker:
         for nested in graphs_of(light):
             for tensor in _attribute_tensors(nested):
@@ -81,6 +59,26 @@ def light_copy(proto: onnx.ModelProto, *, for_checker: bool) -> onnx.ModelProto:
                     del tensor.external_data[:]
                     tensor.dims[:] = [0]
     return light
+
+
+def _hide_unknown(light: onnx.ModelProto) -> None:
+    """Give operators that the default domain never had a domain of their own, in this copy alone.
+
+    Both the checker and inference stop at one; of a foreign domain they know that nothing is known.
+    """
+    functions = {function.name for function in light.functions if function.domain == ""}
+    hidden = [
+        node
+        for graph in graphs_of(light)
+        for node in graph.node
+        if node.domain == "" and not onnx.defs.has(node.op_type) and node.op_type not in functions
+    ]
+    for node in hidden:
+        node.domain = _UNKNOWN_DOMAIN
+    if hidden:
+        light.opset_import.add(domain=_UNKNOWN_DOMAIN, version=1)
+        for function in light.functions:
+            function.opset_import.add(domain=_UNKNOWN_DOMAIN, version=1)
 
 
 def _attribute_tensors(graph: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.TensorProto]:
@@ -96,7 +94,8 @@ def _attribute_tensors(graph: onnx.GraphProto | onnx.FunctionProto) -> list[onnx
 def complete(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
     """Put ``shapes`` into the graph inputs and let all other shapes follow; fill in outputs without a shape.
 
-    A symbolic dimension that a new shape fixes is fixed in every input that names it.
+    A symbolic dimension that a new shape fixes is fixed in every input that names it. A size that the shape leaves open
+    (``InputShape.open``) becomes a symbol: whether the network works at other sizes, only running it can tell.
 
     Raises:
         ModelError: an unknown input, another rank, sizes that contradict each other, or a network that
@@ -128,7 +127,7 @@ def complete(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], path
 def _override(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
     initialized = {t.name for t in graph.initializer}
     inputs = {v.name: v for v in graph.input if v.name not in initialized}
-    bound: dict[str, int] = {}
+    bound: dict[str, int | str] = {}
     for name, sizes in shapes.items():
         if name not in inputs:
             raise ModelError(
@@ -144,16 +143,28 @@ def _override(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], pat
                 f'input "{name}" of {shown(path)} has {len(dims)} dimensions, {_words(sizes)} has {len(sizes)}.',
                 remedy=f"Its shape in the file is {_declared(inputs[name])}.",
             )
-        for dim, size in zip(dims, sizes):
+        wanted = _dims(sizes)
+        for dim, size in zip(dims, wanted):
             if dim.dim_param and bound.setdefault(dim.dim_param, size) != size:
                 both = f"{bound[dim.dim_param]} and {size}"
                 raise ModelError(f'the dimension "{dim.dim_param}" cannot be {both} at once (input "{name}").')
-        new = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes]
-        tensor.shape.CopyFrom(onnx.TensorShapeProto(dim=new))
-    for value in inputs.values():
-        for dim in value.type.tensor_type.shape.dim:
+        tensor.shape.CopyFrom(onnx.TensorShapeProto(dim=[_dimension(size) for size in wanted]))
+    for name, value in inputs.items():
+        for dim in value.type.tensor_type.shape.dim if name not in shapes else ():
             if dim.dim_param in bound:
-                dim.dim_value = bound[dim.dim_param]
+                dim.CopyFrom(_dimension(bound[dim.dim_param]))
+
+
+def _dims(sizes: tuple[int, ...]) -> list[int | str]:
+    """Sizes, with a name for each one that stays open."""
+    named: Mapping[int, str] = getattr(sizes, "open", {})
+    return [named.get(axis, size) for axis, size in enumerate(sizes)]
+
+
+def _dimension(size: int | str) -> onnx.TensorShapeProto.Dimension:
+    if isinstance(size, str):
+        return onnx.TensorShapeProto.Dimension(dim_param=size)
+    return onnx.TensorShapeProto.Dimension(dim_value=size)
 
 
 def _forget(proto: onnx.ModelProto) -> None:
@@ -193,7 +204,7 @@ def _unknown_sizes(value: onnx.ValueInfoProto, declared: onnx.ValueInfoProto) ->
 
 
 def _words(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes)) or "scalar"
+    return "x".join(map(str, _dims(sizes))) or "scalar"
 
 
 def _declared(value: onnx.ValueInfoProto) -> str:

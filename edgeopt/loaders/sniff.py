@@ -16,7 +16,8 @@ PT2_MARKS = ("archive_format", "serialized_exported_program.json")
 """Members that make a zip archive a torch.export program: today's, and that of torch 2.7 and older."""
 
 _EXPORT = "export the network with torch.export.save or torch.onnx.export"
-_LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_WEIGHTS = f"{_EXPORT}, or give package.module:function as the model and this file with --weights"
+LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 # (offset, magic, what it is, what to do)
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
@@ -24,7 +25,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (4, b"TFL3", "a TensorFlow Lite model", "give the ONNX or torch.export file it was made from"),
     (4, b"ORTM", "a model in ONNX Runtime's own .ort format", "give the .onnx file it was made from"),
     (0, b"ftrt", "a TensorRT engine, built for one device", "give the .onnx file it was built from"),
-    (0, _LEGACY_TORCH, "a PyTorch checkpoint: weights without a graph", _EXPORT),
+    (0, LEGACY_TORCH, "a PyTorch checkpoint: weights without a graph", _WEIGHTS),
     (0, b"\x89HDF\r\n", "an HDF5 file (Keras weights or model)", "convert it with tf2onnx first"),
     (0, b"GGUF", "a GGUF language model", "give an .onnx or .pt2 file"),
     (0, b"\x93NUMPY", "a NumPy array", "give an .onnx or .pt2 file"),
@@ -57,7 +58,7 @@ def refused(path: Path, what: str, remedy: str) -> ModelError:
 
 
 def identify(path: Path) -> str:
-    """``onnx`` or ``pt2``; a file that may be a model is taken for ONNX and parsed.
+    """``onnx``, ``pt2`` or ``torchscript``; a file that may be a model is taken for ONNX and parsed.
 
     Raises:
         ModelError: there is no such file, or it is recognized as something else.
@@ -106,7 +107,7 @@ def _folder(path: Path) -> ModelError:
 
 
 def _zip(path: Path) -> str:
-    """``pt2``, or the refusal that tells the zip-based formats apart by the names of their members."""
+    """``pt2``, ``torchscript``, or the refusal that tells the zip-based formats apart by the names of their members."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -116,9 +117,9 @@ def _zip(path: Path) -> str:
     if tails & set(PT2_MARKS):
         return "pt2"
     if "constants.pkl" in tails and any(t.startswith("code/") for t in tails):
-        raise refused(path, "a TorchScript archive", _EXPORT)
+        return "torchscript"
     if "data.pkl" in tails:
-        raise refused(path, "a PyTorch checkpoint: weights without a graph", _EXPORT)
+        raise refused(path, "a PyTorch checkpoint: weights without a graph", _WEIGHTS)
     if names and all(name.endswith(".npy") for name in names):
         raise refused(path, "a NumPy .npz archive of arrays", "give an .onnx or .pt2 file")
     if "model.weights.h5" in tails:
@@ -133,7 +134,7 @@ def _safetensors_pickle_or_text(path: Path, head: bytes) -> None:
     size = path.stat().st_size
     length = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and 2 <= length <= size - 8:
-        raise refused(path, "a safetensors file: weights without a graph", _EXPORT)
+        raise refused(path, "a safetensors file: weights without a graph", _WEIGHTS)
     wrapped = 4 + int.from_bytes(head[:4], "little")
     if head[4:5] == b"{" and wrapped < size and _at(path, wrapped, 4) == b"ftrt":
         raise refused(path, "a TensorRT engine, built for one device", "give the .onnx file it was built from")

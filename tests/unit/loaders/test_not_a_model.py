@@ -53,7 +53,7 @@ CASES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "empty", "again"),
     "random": (RANDOM, "not an ONNX model", ".onnx"),
     "no-graph": (NO_GRAPH, "without a graph", "again"),
-    "torchscript": (zipped({"m/code/a.py": b"", "m/constants.pkl": b"", "m/data.pkl": b""}), "TorchScript", "export"),
+    "torchscript": (zipped({"m/code/a.py": b"", "m/constants.pkl": b"", "m/data.pkl": b""}), "TorchScript", "again"),
     "checkpoint": (zipped({"m/data.pkl": b"", "m/data/0": b""}), "PyTorch checkpoint", "torch.export.save"),
     "old-checkpoint": (pickle.dumps(0x1950A86A20F9469CFC6C, 2), "PyTorch checkpoint", "torch.export.save"),
     "npz": (npz(), "NumPy .npz archive", ".onnx"),

@@ -56,7 +56,7 @@ def test_nodes_in_order_are_not_moved(tmp_path: Path) -> None:
         ([helper.make_node("Abs", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])], "single static assignment"),
         ([helper.make_node("Abs", ["nowhere"], ["y"])], "nowhere"),
         ([helper.make_node("Abs", ["x"], ["z"])], "output 'y'"),
-        ([helper.make_node("NoSuchOperator", ["x"], ["y"])], "NoSuchOperator"),
+        ([helper.make_node("Upsample", ["x", "x"], ["y"])], "Upsample"),  # gone since opset 10
         ([helper.make_node("Abs", ["x"], ["y"], alpha=1.0)], "alpha"),
     ],
 )
@@ -64,6 +64,11 @@ def test_invalid_graphs(tmp_path: Path, nodes: list[onnx.NodeProto], words: str)
     with pytest.raises(ModelError, match=words) as caught:
         load(write(tmp_path / "m.onnx", chain(*nodes)))
     assert "m.onnx" in str(caught.value)
+
+
+def test_operators_that_the_default_domain_never_had_load_as_they_are(tmp_path: Path) -> None:
+    (node,) = load(write(tmp_path / "m.onnx", chain(helper.make_node("NoSuchOperator", ["x"], ["y"], k=3)))).nodes()
+    assert (node.domain, node.op_type, node.attributes["k"].as_int()) == ("", "NoSuchOperator", 3)
 
 
 def test_operators_of_other_domains_load(tmp_path: Path) -> None:

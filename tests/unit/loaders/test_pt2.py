@@ -19,7 +19,7 @@ import pytest
 from onnx import helper
 
 from edgeopt.errors import ModelError, ToolchainError
-from edgeopt.loaders import _export_pt2, load, pt2, sniff
+from edgeopt.loaders import _export_pt2, exporting, load, sniff
 from tests.unit.loaders.files import dense_weight, model, run, value, write, write_external
 from tests.unit.loaders.programs import WEIGHTS, W, edit_json, write_program
 
@@ -170,7 +170,7 @@ def test_a_program_that_keeps_a_state_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_torch_the_pip_line_is_told(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pt2, "find_spec", lambda name: None)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(ToolchainError) as caught:
         load(write_program(tmp_path / "m.pt2"))
     assert caught.value.exit_code == 6
@@ -182,8 +182,8 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> Path:
     """Put ``source`` in the exporter's place."""
     script = tmp_path / "child.py"
     script.write_text(source)
-    monkeypatch.setattr(pt2, "EXPORTER", script)
-    monkeypatch.setattr(pt2, "_need_torch", lambda path: None)
+    monkeypatch.setattr(exporting, "CHILD", script)
+    monkeypatch.setattr(exporting, "need_torch", lambda label: None)
     return write_program(tmp_path / "m.pt2")
 
 
@@ -218,8 +218,8 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
         "time.sleep(600)"
     )
     code = (
-        "from pathlib import Path; from edgeopt.loaders import load, pt2\n"
-        f"pt2.EXPORTER = Path({str(script)!r}); pt2._need_torch = lambda path: None\n"
+        "from pathlib import Path; from edgeopt.loaders import exporting, load\n"
+        f"exporting.CHILD = Path({str(script)!r}); exporting.need_torch = lambda label: None\n"
         f"load({str(write_program(tmp_path / 'm.pt2'))!r})"
     )
     environment = {**os.environ, "TMPDIR": str(scratch)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import ModelError
-from edgeopt.loaders import load, pt2, pt2_archive, pt2_program
+from edgeopt.loaders import exporting, load, pt2_archive, pt2_program
 from tests.unit.loaders.programs import (
     PROGRAM,
     SAMPLES,
@@ -40,7 +40,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     def reached(*args: object, **kwargs: object) -> None:
         raise AssertionError("torch was started")
 
-    monkeypatch.setattr(pt2, "_export", reached)
+    monkeypatch.setattr(exporting, "export", reached)
 
 
 def refused(path: Path) -> str:
@@ -85,8 +85,9 @@ def test_a_pickle_that_slipped_through_would_not_run_either(tmp_path: Path) -> N
     pytest.importorskip("torch")
     mark = tmp_path / "mark"
     path = write_program(tmp_path / "m.pt2", payloads(mark)["sample inputs"])
+    options = {"program": str(path), "force_eval": False}
     with pytest.raises(ModelError, match="cannot be exported"):
-        pt2._export(path, path, tmp_path / "out.onnx", trust_pickle=False)
+        exporting.export("pt2", "m.pt2", tmp_path / "out.onnx", options, trust_pickle=False)
     assert not mark.exists()
 
 

@@ -29,7 +29,21 @@ def test_parse_shape(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "=1x3", "x=1xx3", "x=-1x3", "x=0x3", "x=1.5", "x=Nx3", "x=1x99999999999", "x=٣"]
+    "text",
+    [
+        "",
+        "x",
+        "=1x3",
+        "x=1xx3",
+        "x=-1x3",
+        "x=0x3",
+        "x=1.5",
+        "x=nx3",
+        "x=1x3:int128",
+        "x=1x3:",
+        "x=1x99999999999",
+        "x=٣",
+    ],
 )
 def test_parse_shape_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is not|between") as caught:
