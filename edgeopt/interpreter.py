@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.errors import ModelError, ToolchainError
-from edgeopt.model import Model, save
+from edgeopt.model import Model, save, shown
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -32,6 +32,7 @@ class Interpreter:
         source: a model, or the path of an ``.onnx`` file.
         tensors: names to return; the graph outputs when None. Tensors of the main graph only.
         threads: intra-op threads.
+        libraries: shared libraries with custom operators; a model brings its own. Loading one runs its code.
 
     Raises:
         ModelError: the runtime refuses the model; its own words are quoted.
@@ -43,18 +44,21 @@ class Interpreter:
         *,
         tensors: Iterable[str] | None = None,
         threads: int = 1,
+        libraries: Iterable[Path] = (),
     ) -> None:
         ort = import_onnxruntime()
         settings = ort.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.log_severity_level = 3
+        settings.log_severity_level = 4  # what fails is raised
         settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False  # an arena keeps its peak until the end
         wanted = None if tensors is None else tuple(tensors)
         model = source if isinstance(source, Path) else _exposing(source, wanted)
+        for library in (*libraries, *(() if isinstance(model, Path) else model.origin.libraries)):
+            register_library(settings, library)
         try:
             self._session = _session_of(ort, model, settings)
-        except _session_errors() as error:
+        except session_errors() as error:
             reason = _first_line(error)
             self._session = None if isinstance(model, Path) else _unoptimized(ort, model, settings)
             if self._session is None:
@@ -73,9 +77,28 @@ class Interpreter:
         """
         try:
             values = self._session.run(list(self.outputs), {name: feeds[name] for name in self.inputs})
-        except _session_errors() as error:
+        except session_errors() as error:
             raise ModelError(f"the model fails on a sample: {_first_line(error)}") from error
         return dict(zip(self.outputs, values))
+
+
+def refusal(model: Model) -> str | None:
+    """What the runtime has against a model when it optimizes it as on a device; None where it loads.
+
+    ``Interpreter`` also takes a model in memory that loads only as it is written.
+    """
+    ort = import_onnxruntime()
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    for library in model.origin.libraries:
+        register_library(settings, library)
+    try:
+        _session_of(ort, model, settings)
+    except session_errors() as error:
+        return _first_line(error)
+    return None
 
 
 def import_onnxruntime() -> Any:
@@ -92,7 +115,25 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session_errors() -> tuple[type[Exception], ...]:
+def register_library(settings: Any, library: Path) -> None:
+    """Let sessions of these options use the custom operators of a shared library. This runs its code.
+
+    Raises:
+        ModelError: there is no such file, or it holds no operators for this runtime and machine.
+    """
+    if not library.is_file():
+        raise ModelError(f"{shown(library)} is not there, or no file.", remedy="--custom-ops takes a shared library.")
+    try:
+        settings.register_custom_ops_library(str(library.resolve()))
+    except session_errors() as error:
+        raise ModelError(
+            f"onnxruntime cannot use the custom operators of {shown(library)}: {_first_line(error)}",
+            remedy="The library must be built for this machine and for this release of onnxruntime.",
+        ) from error
+
+
+def session_errors() -> tuple[type[Exception], ...]:
+    """The classes that onnxruntime raises; they share no base of their own."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     named = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
@@ -136,7 +177,7 @@ def _unoptimized(ort: Any, model: Model, settings: Any) -> Any | None:
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return _session_of(ort, model, settings)
-    except _session_errors():
+    except session_errors():
         return None
 
 

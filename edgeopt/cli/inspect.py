@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 @click.argument("model", type=PATH)
 @shape_option
 @click.option("--nodes", is_flag=True, help="List the nodes with their keys, which --exclude takes.")
-@click.option("--trust-pickle", is_flag=True, help="Open pickles inside a .pt2 file. They can run any code.")
+@click.option("--run", is_flag=True, help="Run the model on noise: which dims are really open, which could be opened.")
+@click.option("--weights", type=PATH, help="Weights for a factory: .safetensors or .pth.")
+@click.option("--force-eval", is_flag=True, help="Take a network captured in training mode as if in eval mode.")
+@click.option("--trust-pickle", is_flag=True, help="Open pickles inside a torch file. They can run any code.")
 @json_option
-def command(model: Path, shapes: Sequence[str], nodes: bool, trust_pickle: bool, as_json: bool) -> None:
+def command(model: Path, shapes: Sequence[str], nodes: bool, run: bool, as_json: bool, **how: Any) -> None:
     """Show what a model, or a bundle folder, holds and what it costs.
 
-    Nothing is run. Memory and operation counts are computed from the shapes, after the rewrites that bring every model
-    into one form; nodes and parameters are those of the file.
+    Nothing is run without --run. Memory and operation counts are computed from the shapes, after the rewrites that
+    bring every model into one form; nodes and parameters are those of the file.
     """
     fixed = parse_shapes(shapes)
     if model.is_dir():
@@ -36,7 +40,7 @@ def command(model: Path, shapes: Sequence[str], nodes: bool, trust_pickle: bool,
         listed = [{key: node[key] for key in ("key", "op", "runs", "why")} for node in _placed(described, nodes)]
         heads = ("key", "operator", "runs", "why")
     else:
-        described, rows, listed = _model(model, fixed, trust_pickle, nodes)
+        described, rows, listed = _model(model, fixed, how, nodes, run)
         heads = ("key", "operator", "output", "MACs")
     if as_json:
         emit_json({**described, "node_list": listed} if nodes else described)
@@ -52,12 +56,13 @@ def _cells(node: Mapping[str, Any]) -> list[str]:
 
 
 def _model(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], trust_pickle: bool, nodes: bool
+    path: Path, shapes: Mapping[str, tuple[int, ...]], how: Mapping[str, Any], nodes: bool, run: bool
 ) -> tuple[Any, list[tuple[str, str]], list[dict[str, Any]]]:
-    from edgeopt import loaders, memory, passes
+    from edgeopt import findings, loaders, memory, passes
     from edgeopt.model import summary
 
-    model = shaped = loaders.load(path, shapes=shapes, trust_pickle=trust_pickle)
+    model = shaped = loaders.load(path, shapes=shapes, **how)
+    found = [*findings.look(model), *(findings.try_dimensions(model) if run else ())]
     for rewrite in passes.NORMALIZE:  # shapes behind constant chains are known only once these are folded
         shaped = passes.apply(rewrite, shaped).model
     cost, by_node = memory.footprint(shaped), memory.macs(shaped)
@@ -71,6 +76,7 @@ def _model(
         "assumed": list(cost.assumed),
         "macs": sum(count or 0 for count in by_node.values()) if not unknown else None,
         "macs_unknown": unknown,
+        "findings": [dataclasses.asdict(finding) for finding in found],
     }
     assumed = f" (with {', '.join(cost.assumed)})" if cost.assumed else ""
     external = "".join(f", {f['file']} {bytes_text(f['bytes'])}" for f in seen["external_files"])
@@ -78,6 +84,7 @@ def _model(
         ("file", f"{path} ({seen['format']}, {bytes_text(seen['bytes'])}{external})"),
         ("producer", seen["producer"] or "not stated"),
         ("opset", f"{seen['opset']} (IR version {seen['ir_version']})"),
+        *[("note", note) for note in model.origin.notes],
         *[("input", str(spec)) for spec in model.inputs],
         *[("output", str(spec)) for spec in outputs],
         ("dynamic dims", ", ".join(seen["dynamic_dims"]) or "none"),
@@ -87,6 +94,7 @@ def _model(
         ("multiply-accumulates", _known(seen["macs"], _count, assumed)),
         ("nodes", f"{seen['nodes']:,}"),
         ("operators", ", ".join(f"{op} {count}" for op, count in seen["ops"].items())),
+        *[("refusal" if finding.level == "refusal" else "finding", finding.text) for finding in found],
     ]
     return seen, rows, _nodes(model, shaped, by_node) if nodes else []
 
