@@ -6,7 +6,7 @@ the converter of ``onnx``, on a view without weights (see ``_proto``).
 1. When no operator changed its definition between the two opsets, only the number changes.
 2. Otherwise the converter rewrites the graph; its result must pass the ONNX checker at the internal opset.
 3. Names and keys of nodes, names of values, inputs and outputs stay. Nodes that the converter adds get new keys.
-4. A model newer than the internal opset is converted down in the same way, or left as it is with the reason.
+4. A model newer than the internal opset is taken down by ``lower_opset``, or left as it is with the reasons.
 5. What the converter is known to get wrong in silence is put right or refused (``_converter_gaps``).
 6. Refused: no default-domain opset, local functions that are left, an operator that the converter or the checker
    does not accept.
@@ -26,6 +26,7 @@ from edgeopt.passes._graph import first_line, is_op, nodes_of
 from edgeopt.passes._pass import Pass, Refusal, Rewritten
 from edgeopt.passes._proto import lighten, restore_heavy
 from edgeopt.passes.lift_constants import lift
+from edgeopt.passes.lower_opset import lower
 from edgeopt.target import Target
 
 INTERNAL_IR_VERSION = 9
@@ -73,6 +74,8 @@ def _rewrite(model: ir.Model) -> Rewritten:
     if not (changed := _changed_ops(model, source)):
         _stamp(model)
         return Rewritten(count=1)
+    if source > INTERNAL_OPSET:
+        return _lowered(model, source)
     later = prepare(model, source)
     if isinstance(later, str):
         return Rewritten(count=0, refusals=(Refusal("model", f"opset {source} is kept: {later}"),))
@@ -106,6 +109,15 @@ def _rewrite(model: ir.Model) -> Rewritten:
     return Rewritten(count=len(changed))
 
 
+def _lowered(model: ir.Model, source: int) -> Rewritten:
+    done = lower(model, INTERNAL_OPSET)
+    if done.count:
+        _stamp(model)
+        return done
+    start = f"opset {source} cannot be converted to {INTERNAL_OPSET}: "
+    return Rewritten(count=0, refusals=tuple(Refusal(r.node, start + r.why) for r in done.refusals))
+
+
 def _carry_over(old: ir.Node, node: ir.Node, attributes: Mapping[str, str]) -> None:
     """Give a converted node what the view left out, and ``attributes`` on top."""
     node.name, node.doc_string = old.name, old.doc_string
@@ -124,4 +136,10 @@ def _check(converted: onnx.ModelProto) -> None:
     onnx.checker.check_model(checked)
 
 
-CONVERT_OPSET = Pass(name="convert-opset", rewrite=_rewrite, tolerance=1e-5, refuses=_refuses)
+CONVERT_OPSET = Pass(
+    name="convert-opset",
+    rewrite=_rewrite,
+    tolerance=1e-5,
+    refuses=_refuses,
+    gain="one set of operators for everything that follows",
+)
