@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgeopt.report import text
@@ -23,7 +23,7 @@ def contract(manifest: Mapping[str, Any]) -> Json:
             ],
         ),
         "preprocessing": [
-            (f"Preprocessing of {i['name']}", [(key, value_of(value)) for key, value in i["preprocessing"].items()])
+            (f"Preprocessing of {i['name']}", list(stated(i["preprocessing"])))
             for i in signature["inputs"]
             if i.get("preprocessing")
         ],
@@ -60,6 +60,15 @@ def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 def shape(dims: Sequence[int | str]) -> str:
     """``1 x 3 x 224 x 224``."""
     return " x ".join(map(str, dims)) or "scalar"
+
+
+def stated(steps: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Preprocessing in rows; what the graph does itself has a row for each part of it."""
+    for key, value in steps.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}: {part}", told) for part, told in stated(value))
+        else:
+            yield key, value_of(value)
 
 
 def value_of(value: Any) -> str:

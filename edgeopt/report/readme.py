@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgeopt.report import stability, text
+from edgeopt.report.contract import stated
 from edgeopt.report.page import headline
 from edgeopt.report.snippet import golden_snippet, image_snippet
 from edgeopt.report.summary import Json
@@ -92,7 +93,7 @@ def _preprocessing(manifest: Mapping[str, Any]) -> list[str]:
     for entry in manifest["signature"]["inputs"]:
         steps = entry.get("preprocessing")
         if steps:
-            told = ", ".join(f"{key} {value}" for key, value in steps.items())
+            told = ", ".join(f"{key} {value}" for key, value in stated(steps))
             lines.append(f"Input {text.code(entry['name'])}: {text.escape_markdown(told)}.\n")
         else:
             lines.append(f"Input {text.code(entry['name'])}: the build was not told how raw data becomes this input.\n")

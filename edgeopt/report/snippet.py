@@ -59,7 +59,8 @@ def _image_lines(entry: Mapping[str, Any], steps: Mapping[str, Any]) -> Sequence
         height, width = (int(side) for side in steps["crop"])
         lines.append(f"    left, top = round((picture.width - {width}) / 2), round((picture.height - {height}) / 2)")
         lines.append(f"    picture = picture.crop((left, top, left + {width}, top + {height}))")
-    lines.append("    x = np.asarray(picture, np.float64)  # height, width, channels")
+    raw = entry["dtype"] == "uint8"
+    lines.append(f"    x = np.asarray(picture, np.{'uint8' if raw else 'float64'})  # height, width, channels")
     if steps["color"] == "bgr":
         lines.append("    x = x[:, :, ::-1]  # RGB to BGR")
     if steps["color"] == "gray":
@@ -69,6 +70,6 @@ def _image_lines(entry: Mapping[str, Any], steps: Mapping[str, Any]) -> Sequence
         lines.append(f"    x = (x * {float(steps['scale'])!r} - {mean!r}) / {std!r}")
     if (entry.get("layout") or steps.get("layout")) == "NCHW":
         lines.append("    x = x.transpose(2, 0, 1)  # to channels, height, width")
-    lines.append(f"    return x[np.newaxis].astype(np.{entry['dtype']})")
+    lines.append("    return x[np.newaxis]" if raw else f"    return x[np.newaxis].astype(np.{entry['dtype']})")
     lines += ["", "", f'outputs = session.run(None, {{**feeds, {entry["name"]!r}: prepare("photo.jpg")}})']
     return lines
