@@ -39,9 +39,9 @@ def constant_bytes(value: ir.Value | None) -> int:
 
 
 def integers(value: ir.Value | None) -> list[int] | None:
-    """The integers of a constant index vector, flattened; None when it is not a constant."""
+    """The integers of a constant index vector, flattened; None when it is no constant, or holds other numbers."""
     array = constant(value)
-    return None if array is None else [int(i) for i in array.reshape(-1)]
+    return None if array is None or array.dtype.kind not in "iub" else [int(i) for i in array.reshape(-1)]
 
 
 def dims(value: ir.Value | None) -> tuple[int | None, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -42,6 +42,11 @@ def never(model: Model, target: Target | None) -> str | None:
     return None
 
 
+def timed_on_x86(model: Model, target: Target | None) -> str | None:
+    """The ``refuses`` of a pass that pays by timings, which were made on x86-64 alone."""
+    return None if target is None or target.arch == "x86_64" else "whether it pays was timed on x86_64 only"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pass:
     """A rewrite of a whole model.
@@ -50,12 +55,16 @@ class Pass:
         name: kebab-case, shown in the diary.
         rewrite: edits the (cloned) graph; returns how many places changed, with refusals where there are any.
         tolerance: largest allowed max|difference| / max|reference| of any output on real inputs.
+        gain: what it would gain, a noun phrase for the plan and the diary.
+        params: what it was made with, as plain JSON values; a lock holds them.
         refuses: why the pass must not run on this model for this target; None lets it run.
     """
 
     name: str
     rewrite: Callable[[ir.Model], int | Rewritten]
     tolerance: float
+    gain: str = "same values, less work or fewer bytes"
+    params: Mapping[str, object] = dataclasses.field(default_factory=dict)
     refuses: Callable[[Model, Target | None], str | None] = never
 
 

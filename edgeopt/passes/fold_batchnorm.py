@@ -85,4 +85,6 @@ def _rewrite(model: ir.Model) -> Rewritten:
     return Rewritten(count=count, refusals=tuple(refusals))
 
 
-FOLD_BATCHNORM = Pass(name="fold-batchnorm", rewrite=_rewrite, tolerance=1e-4)
+FOLD_BATCHNORM = Pass(
+    name="fold-batchnorm", rewrite=_rewrite, tolerance=1e-4, gain="no operator and no buffer of its own"
+)

@@ -2,8 +2,11 @@
 
 1. The operator is in ``ELEMENTS``, all its inputs are constants of plain number types, and it has one output, which
    is no graph output.
-2. The result has at most ``LIMIT`` bytes, or no more than the constants that only this node reads and that go with
-   it. Its size is known before it is computed: an Expand, Tile or ConstantOfShape that would blow up stays a node.
+2. The result has no more bytes than the constants that only this node reads and that go with it, or at most ``limit``
+   more (1 KiB when nobody says otherwise). Its size is known before it is computed: an Expand, Tile or ConstantOfShape
+   that would blow up stays a node.
+   All results together add no more than 1 % of the weights or, where that is less, than the limit; what a node itself
+   takes in a file (``NODE_BYTES``) is not counted.
 3. A Transpose of a weight that something else reads stays a node, whatever its size: no weight is stored twice.
 4. A Cast to float32 of float16 or bfloat16 that leads to weights or bias of a Conv, ConvTranspose, Gemm or MatMul
    is folded although the result is larger, when the source goes with it: the runtime would hold the float32 copy
@@ -14,14 +17,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from edgeopt.model import node_key
+from edgeopt.passes._elements import ELEMENTS
 from edgeopt.passes._graph import (
     Array,
     attr_int,
@@ -40,7 +44,13 @@ from edgeopt.passes._pass import Pass, Refusal, Rewritten
 from edgeopt.passes.infer_shapes import refresh_shapes
 
 LIMIT = 1024
-"""Bytes that the result of folding may always have."""
+"""Bytes that the result of folding may have although the file grows by it."""
+
+SHARE = 100
+"""All folded constants together add one part in this many to the weights, or the limit."""
+
+NODE_BYTES = 64
+"""Bytes that a node takes in a file, about; a constant of that size instead of it is no growth."""
 
 WEIGHT_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators with a weight at input 1 and a bias at input 2 that the quantizer wants to see (rule 4)."""
@@ -54,76 +64,21 @@ PLAIN = frozenset(
 )
 """Types that are folded; BFLOAT16 only as source of a Cast."""
 
-Inputs = Sequence[Array | None]
+
+@dataclasses.dataclass(kw_only=True)
+class _Room:
+    """How far the file may still grow, in bytes: by one constant, and by all that follow."""
+
+    limit: int
+    left: int
 
 
-def _first(node: ir.Node, inputs: Inputs) -> int:
-    assert inputs[0] is not None
-    return inputs[0].size
-
-
-def _broadcast(node: ir.Node, inputs: Inputs) -> int:
-    return math.prod(np.broadcast_shapes(*(a.shape for a in inputs if a is not None)))
-
-
-def _sum(node: ir.Node, inputs: Inputs) -> int:
-    return sum(a.size for a in inputs if a is not None)
-
-
-def _filled(node: ir.Node, inputs: Inputs) -> int:
-    assert inputs[0] is not None
-    size: int = math.prod(int(d) for d in inputs[0])
-    return size
-
-
-def _expanded(node: ir.Node, inputs: Inputs) -> int:
-    data, shape = inputs
-    assert data is not None
-    assert shape is not None
-    # np.broadcast_shapes allocates nothing, so a hostile shape costs nothing here.
-    return math.prod(np.broadcast_shapes(data.shape, tuple(int(d) for d in shape)))
-
-
-def _tiled(node: ir.Node, inputs: Inputs) -> int:
-    data, repeats = inputs
-    assert data is not None
-    assert repeats is not None
-    return data.size * math.prod(int(r) for r in repeats)
-
-
-def _gathered(node: ir.Node, inputs: Inputs) -> int:
-    data, indices = inputs
-    assert data is not None
-    assert indices is not None
-    along = int(data.shape[attr_int(node, "axis", 0)])
-    return data.size // max(along, 1) * indices.size
-
-
-def _ranged(node: ir.Node, inputs: Inputs) -> int:
-    start, limit, delta = (float(a) for a in inputs if a is not None)
-    return max(0, math.ceil((limit - start) / delta))
-
-
-ELEMENTS: dict[str, Callable[[ir.Node, Inputs], int]] = {
-    **dict.fromkeys(("Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice"), _first),
-    **dict.fromkeys(("Neg", "Abs", "Sqrt", "Reciprocal", "Exp", "Log", "Floor", "Ceil", "Sign", "Not"), _first),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Where"), _broadcast),
-    **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or"), _broadcast),
-    **dict.fromkeys(("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin"), _first),
-    "Concat": _sum,
-    "ConstantOfShape": _filled,
-    "Expand": _expanded,
-    "Tile": _tiled,
-    "Gather": _gathered,
-    "Range": _ranged,
-}
-"""Operators that are folded, with an upper bound of the elements of their result, computed from their inputs."""
-
-
-def _rewrite(model: ir.Model) -> Rewritten:
+def _fold(model: ir.Model, limit: int) -> Rewritten:
     total = 0
+    weights = sum(constant_bytes(value) for graph in model.graphs() for value in graph.initializers.values())
+    room = _Room(limit=limit, left=max(limit, weights // SHARE))
     while True:
-        folded, refusals = _sweep(model)
+        folded, refusals = _sweep(model, room)
         if folded == 0:
             return Rewritten(count=total, refusals=refusals)
         total += folded
@@ -132,7 +87,7 @@ def _rewrite(model: ir.Model) -> Rewritten:
             return Rewritten(count=total, refusals=(*refusals, Refusal("model", why)))
 
 
-def _sweep(model: ir.Model) -> tuple[int, tuple[Refusal, ...]]:
+def _sweep(model: ir.Model, room: _Room) -> tuple[int, tuple[Refusal, ...]]:
     opset = model.graph.opset_imports.get("", 0)
     count, refusals = 0, []
     for node in nodes_of(model):
@@ -140,7 +95,7 @@ def _sweep(model: ir.Model) -> tuple[int, tuple[Refusal, ...]]:
             continue
         result: Array | str | None = _known_dims(node)
         if result is None and node.op_type in ELEMENTS and all(v is None or is_constant(v) for v in node.inputs):
-            result = _why_not(node) or _evaluate(node, opset)
+            result = _why_not(node, room) or _evaluate(node, opset)
         if result is None:
             continue
         if node.outputs[0].is_graph_output():
@@ -173,8 +128,8 @@ def _known_dims(node: ir.Node) -> Array | None:
     return None
 
 
-def _why_not(node: ir.Node) -> str | None:
-    """Rules 1 to 4 for a node whose inputs are all constants; nothing is computed."""
+def _why_not(node: ir.Node, room: _Room) -> str | None:
+    """Rules 1 to 4 for a node whose inputs are all constants; nothing is computed. Growth is taken from ``room``."""
     sources = [v for v in dict.fromkeys(node.inputs) if v is not None]
     if node.outputs[0].is_graph_output():
         return "its result is a graph output"
@@ -190,9 +145,16 @@ def _why_not(node: ir.Node) -> str | None:
         return "its inputs do not fit together"
     needed = math.ceil(size * dtype.itemsize)
     freed = sum(constant_bytes(v) for v in dying)
-    if needed <= LIMIT or needed <= freed or (_is_weight_cast(node, dtype) and dying):
+    growth = needed - freed
+    if growth <= 0 or (_is_weight_cast(node, dtype) and dying):
         return None
-    return f"the file would grow by {needed - freed} bytes"
+    if growth > max(room.limit, NODE_BYTES):
+        return f"the file would grow by {growth} bytes, over the limit of {room.limit} for one constant"
+    growth = max(0, growth - NODE_BYTES)
+    if growth > room.left:
+        return "folded constants have used up their share of the file"
+    room.left -= growth
+    return None
 
 
 def _result_type(node: ir.Node) -> ir.DataType | None:
@@ -273,4 +235,19 @@ def _replace(node: ir.Node, array: Array) -> None:
     drop_if_unused(*inputs)
 
 
-FOLD_CONSTANTS = Pass(name="fold-constants", rewrite=_rewrite, tolerance=1e-6)
+def fold_constants(limit: int = LIMIT) -> Pass:
+    """The pass with another limit.
+
+    Args:
+        limit: bytes that the result of one fold may have although the file grows by it; 0 folds only what shrinks.
+    """
+    return Pass(
+        name="fold-constants",
+        rewrite=lambda model: _fold(model, limit),
+        tolerance=1e-6,
+        gain="computed once, here",
+        params={"limit": limit},
+    )
+
+
+FOLD_CONSTANTS = fold_constants()

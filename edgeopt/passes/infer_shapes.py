@@ -83,4 +83,6 @@ def _rewrite(model: ir.Model) -> Rewritten:
     return Rewritten(count=changed, refusals=() if why is None else (Refusal("model", why),))
 
 
-INFER_SHAPES = Pass(name="infer-shapes", rewrite=_rewrite, tolerance=1e-6)
+INFER_SHAPES = Pass(
+    name="infer-shapes", rewrite=_rewrite, tolerance=1e-6, gain="shapes that the memory plan and other rewrites need"
+)

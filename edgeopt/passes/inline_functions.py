@@ -60,4 +60,10 @@ def _guard_outputs(function: ir.Function) -> None:
         seen.add(out)
 
 
-INLINE_FUNCTIONS = Pass(name="inline-functions", rewrite=_rewrite, tolerance=1e-6, refuses=_refuses)
+INLINE_FUNCTIONS = Pass(
+    name="inline-functions",
+    rewrite=_rewrite,
+    tolerance=1e-6,
+    refuses=_refuses,
+    gain="operators that runtimes have kernels for",
+)

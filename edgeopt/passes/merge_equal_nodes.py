@@ -59,4 +59,4 @@ def _rewrite(model: ir.Model) -> int:
     return count
 
 
-MERGE_EQUAL_NODES = Pass(name="merge-equal-nodes", rewrite=_rewrite, tolerance=1e-6)
+MERGE_EQUAL_NODES = Pass(name="merge-equal-nodes", rewrite=_rewrite, tolerance=1e-6, gain="computed once")

@@ -61,7 +61,8 @@ def _drop_dead(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _rewrite(model: ir.Model) -> Rewritten:
+def simplify_transposes(model: ir.Model) -> Rewritten:
+    """Apply the rules in place."""
     count, refusals = 0, []
     for node in nodes_of(model):
         if not is_op(node, "Transpose") or node.graph is None:
@@ -74,4 +75,4 @@ def _rewrite(model: ir.Model) -> Rewritten:
     return Rewritten(count=count, refusals=tuple(refusals))
 
 
-SIMPLIFY_TRANSPOSES = Pass(name="simplify-transposes", rewrite=_rewrite, tolerance=1e-6)
+SIMPLIFY_TRANSPOSES = Pass(name="simplify-transposes", rewrite=simplify_transposes, tolerance=1e-6, gain="fewer copies")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgeopt.model import Model, Origin, assign_keys
 from edgeopt.passes import Applied, Pass, apply
+from edgeopt.passes.infer_shapes import INFER_SHAPES
 
 
 def from_proto(proto: onnx.ModelProto, *, valid: bool = True) -> Model:
@@ -31,6 +36,11 @@ def build(text: str, opset: int = 20, ir_version: int = 9, **arrays: np.ndarray)
     proto = parser.parse_model(f"<ir_version: {ir_version}, opset_import: {imports}> {text}")
     proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
     return from_proto(proto)
+
+
+def inferred(text: str, opset: int = 20, ir_version: int = 9, **arrays: np.ndarray) -> Model:
+    """``build``, with the types and shapes of all values, as the fusions find them."""
+    return apply(INFER_SHAPES, build(text, opset, ir_version, **arrays)).model
 
 
 def ops(model: Model) -> Counter[str]:
@@ -62,19 +72,28 @@ def feeds(model: Model, seed: int, **symbols: int) -> dict[str, np.ndarray]:
     return made
 
 
-def run(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run in onnxruntime without its own graph rewrites; float64 Convs exist only in ONNX's reference."""
+def runner(model: Model) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Runs in onnxruntime without its own graph rewrites; float64 Convs exist only in ONNX's reference."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     proto = ir.to_proto(model.ir)
+    names = [o.name for o in model.outputs]
     if any(spec.dtype == "float64" for spec in model.inputs):
-        return dict(zip((o.name for o in model.outputs), ReferenceEvaluator(proto).run(None, inputs), strict=True))
+        reference = ReferenceEvaluator(proto)
+        return lambda inputs: dict(zip(names, reference.run(None, inputs), strict=True))
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     wanted = {i.name for i in session.get_inputs()}
     names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(None, {n: a for n, a in inputs.items() if n in wanted}), strict=True))
+    return lambda inputs: dict(
+        zip(names, session.run(None, {n: a for n, a in inputs.items() if n in wanted}), strict=True)
+    )
+
+
+def run(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run once."""
+    return runner(model)(inputs)
 
 
 def assert_equal(before: Model, after: Model, tolerance: float, trials: int = 2, **symbols: int) -> None:
@@ -86,9 +105,10 @@ def assert_equal(before: Model, after: Model, tolerance: float, trials: int = 2,
     keys = [n.metadata_props.get("edgeopt.key") for n in after.nodes()]
     assert None not in keys
     assert len(set(keys)) == len(keys)
+    run_before, run_after = runner(before), runner(after)
     for seed in range(trials):
         inputs = feeds(before, seed, **symbols)
-        expected, actual = run(before, inputs), run(after, inputs)
+        expected, actual = run_before(inputs), run_after(inputs)
         for name, reference in expected.items():
             assert actual[name].shape == reference.shape, name
             assert actual[name].dtype == reference.dtype, name
@@ -125,3 +145,13 @@ def rand(seed: int, *shape: int, low: float = -1.0, high: float = 1.0, dtype: st
 
 def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
+
+
+@functools.cache
+def node_cases() -> dict[str, Any]:
+    """All node cases of the standard by name. They can be collected once a process, and then only all at once."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in collect_testcases(None)}

@@ -171,8 +171,9 @@ def test_f04_the_file_grows_by_no_more_than_a_percent() -> None:
     before, now = (len(ir.to_proto(m.ir).SerializeToString()) for m in (model, after))
     assert now <= 1.01 * before
     assert {op: ops(after)[op] for op in ("Expand", "Tile", "ConstantOfShape", "Transpose", "Range")} == {
-        "Expand": 1, "Tile": 1, "ConstantOfShape": 1, "Transpose": 1, "Range": 0,
+        "Expand": 0, "Tile": 0, "ConstantOfShape": 0, "Transpose": 1, "Range": 0,
     }  # fmt: skip
+    # What is repeated is read as it is: x has the shape that it is repeated to.
 
 
 def test_in10_custom_operator_stays_and_its_neighbours_are_optimized() -> None:

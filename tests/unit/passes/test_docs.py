@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeopt.passes import _graph, apply
+from edgeopt import passes
+from edgeopt.backends import onnxruntime
+from edgeopt.passes import Pass, _graph, apply
+from edgeopt.target import load_target
 
 from .helpers import assert_equal, build
 
@@ -46,3 +49,9 @@ def test_example_on_a_chain() -> None:
     applied = apply(namespace["JOIN_RELUS"], model)  # type: ignore[arg-type]
     assert applied.count == 2
     assert_equal(model, applied.model, 1e-7)
+
+
+def test_every_rewrite_says_what_it_would_gain() -> None:
+    shipped = [p for name in ("host", "jetson-nano") for p in onnxruntime.passes(load_target(name))]
+    rewrites = [*passes.NORMALIZE, *passes.FUSIONS, *shipped]
+    assert [p.name for p in rewrites if p.gain == Pass.gain] == []

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeopt.passes import FUSIONS, NORMALIZE, apply
-from edgeopt.passes.fold_constants import FOLD_CONSTANTS, LIMIT
+from edgeopt.passes.fold_constants import FOLD_CONSTANTS, LIMIT, NODE_BYTES, fold_constants
 
 from .helpers import apply_all, assert_equal, build, check, initializer, ints, node, ops, rand
 
@@ -85,8 +85,49 @@ def test_f04_small_results_fold() -> None:
 
 def test_the_limit_is_where_it_says() -> None:
     text = "g (float[1,{n}] x) => (float[2,{n}] y) {{ a = Expand(w, s) y = Add(x, a) }}"
-    for n, count in ((LIMIT // 8, 1), (LIMIT // 8 + 1, 0)):
-        check(FOLD_CONSTANTS, build(text.format(n=n), w=rand(0, 1, 1), s=ints(2, n)), count)
+    gone = 4 + 16  # w and s
+    for limit in (0, 200, LIMIT):
+        largest = (max(limit, NODE_BYTES) + gone) // 8
+        for n, count in ((largest, 1), (largest + 1, 0)):
+            applied = check(fold_constants(limit), build(text.format(n=n), w=rand(0, 1, 1), s=ints(2, n)), count)
+            assert count or f"over the limit of {limit} for one constant" in applied.reason
+
+
+def test_many_small_constants_do_not_add_up() -> None:
+    body = " ".join(f"e{i} = Expand(w{i}, s) x{i + 1} = Add(x{i}, e{i})" for i in range(8))
+    text = f"g (float[2,100] x0) => (float[2,100] x8) {{ {body} }}"
+    weights = {f"w{i}": rand(i, 1, 1) for i in range(8)}
+    applied = check(FOLD_CONSTANTS, build(text, s=ints(2, 100), **weights), 1)
+    assert "folded constants have used up their share of the file" in applied.reason
+    check(fold_constants(1 << 20), build(text, s=ints(2, 100), **weights), 8)
+
+
+def test_f04_a_size_that_is_out_of_reach_is_never_computed() -> None:
+    """2^40 elements: told from the inputs, in no time and no memory."""
+    huge = ints(1 << 20, 1 << 20)
+    text = """g (float[1,1] x) => (float[M,N] a, float[M,N] b, float[M,N] c) {
+        e = Expand(w, s) a = MatMul(e, e) t = Tile(w, s) b = MatMul(t, t) k = ConstantOfShape(s) c = MatMul(k, k)
+    }"""
+    model = build(text, w=rand(0, 1, 1), s=huge)
+    tracemalloc.start()
+    after = apply_all(NORMALIZE, model)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {"Expand", "Tile", "ConstantOfShape"} <= set(ops(after))
+    assert peak < 8 << 20
+
+
+def test_f04_memory_while_folding_is_bounded_by_the_largest_constant() -> None:
+    """Sixteen weights of 1 MiB, each transposed: one result at a time is held beside what it replaces."""
+    body = " ".join(f"t{i} = Transpose<perm=[1,0]>(w{i}) x{i + 1} = MatMul(x{i}, t{i})" for i in range(16))
+    text = f"g (float[1,512] x0) => (float[1,512] x16) {{ {body} }}"
+    model = build(text, **{f"w{i}": rand(i, 512, 512) for i in range(16)})
+    tracemalloc.start()
+    applied = apply(FOLD_CONSTANTS, model)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert applied.count == 16
+    assert peak - held < 4 << 20
 
 
 @pytest.mark.parametrize("n", [8, 64])

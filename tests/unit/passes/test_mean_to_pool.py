@@ -7,7 +7,7 @@ from edgeopt.passes import apply
 from edgeopt.passes.infer_shapes import INFER_SHAPES
 from edgeopt.passes.mean_to_pool import MEAN_TO_POOL
 
-from .helpers import build, check, ops
+from .helpers import assert_equal, build, check, node, ops
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -48,3 +48,42 @@ def test_refused(why: str) -> None:
 def test_computed_axes_are_refused() -> None:
     text = "g (float[2,3,4,5] x, int64[2] a) => (float[2,3,1,1] y) { y = ReduceMean(x, a) }"
     assert "axes are not constant" in apply(MEAN_TO_POOL, build(text)).reason
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "kernel_shape=[4,5]",
+        "kernel_shape=[4,5],strides=[3,2],count_include_pad=1,ceil_mode=1,pads=[0,0,0,0]",
+        'kernel_shape=[4,5],auto_pad="VALID",dilations=[1,1]',
+    ],
+)
+def test_a_window_of_the_whole_plane(attributes: str) -> None:
+    text = f"g (float[2,3,4,5] x) => (float[2,3,1,1] y) {{ y = AveragePool<{attributes}>(x) }}"
+    applied = check(MEAN_TO_POOL, build(text), 1)
+    assert ops(applied.model) == {"GlobalAveragePool": 1}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "y"),
+    [
+        ("kernel_shape=[4,4]", "float[2,3,4,5]", "float[2,3,1,2]"),
+        ("kernel_shape=[4,5],pads=[0,0,1,1]", "float[2,3,4,5]", "float[2,3,2,2]"),
+        ('kernel_shape=[4,5],auto_pad="SAME_UPPER"', "float[2,3,4,5]", "float[2,3,4,5]"),
+        ("kernel_shape=[4,5]", "float[2,3,4,W]", "float[2,3,1,V]"),
+        ("kernel_shape=[2,2],dilations=[1,2]", "float[2,3,2,3]", "float[2,3,1,1]"),
+        ("kernel_shape=[4,5]", "double[2,3,4,5]", "double[2,3,1,1]"),
+    ],
+)
+def test_other_windows_stay(attributes: str, x: str, y: str) -> None:
+    text = f"g ({x} x) => ({y} y) {{ y = AveragePool<{attributes}>(x) }}"
+    check(MEAN_TO_POOL, build(text), 0)
+
+
+def test_a_planted_error_is_caught() -> None:
+    text = "g (float[2,3,4,5] x) => (float[2,3,1,1] y) { y = AveragePool<kernel_shape=[4,5]>(x) }"
+    model = build(text)
+    after = apply(MEAN_TO_POOL, model).model
+    node(after, "GlobalAveragePool").op_type = "GlobalMaxPool"
+    with pytest.raises(AssertionError):
+        assert_equal(model, after, MEAN_TO_POOL.tolerance)

@@ -49,7 +49,7 @@ def test_transposes_of_equal_dims_are_composed_not_guessed() -> None:
         ("a = Reshape(x, s6) b = Reshape(a, s32) y = Relu(b)", 1, {"Reshape": 1}),
         ("a = Flatten(x) b = Reshape(a, s32) y = Relu(b)", 1, {"Flatten": 0, "Reshape": 1}),
         ("a = Unsqueeze(x, zero) b = Reshape(a, open32) y = Relu(b)", 1, {"Unsqueeze": 0}),
-        ("a = Reshape(x, s6) b = Reshape(a, copy) y = Relu(b)", 0, {"Reshape": 2}),
+        ("a = Reshape(x, s6) b = Reshape(a, copy) y = Relu(b)", 1, {"Reshape": 1}),
         ("a = Reshape(x, s6) b = Reshape(a, s32) c = Neg(a) d = Reshape(c, s32) y = Add(b, d)", 0, {"Reshape": 3}),
         ("a = Expand(x, s23) y = Relu(a)", 1, {"Expand": 0}),
         ("a = Flatten(x) y = Relu(a)", 1, {"Flatten": 0}),
@@ -115,3 +115,29 @@ def test_slice_to_the_end_of_an_unknown_dim() -> None:
     text = "g (float[N] x) => (float[M] y) { a = Slice(x, zero, end) y = Relu(a) }"
     check(REMOVE_NOOPS, shaped(text, zero=ints(0), end=ints(2**63 - 1)), 1, N=5)
     check(REMOVE_NOOPS, shaped(text, zero=ints(0), end=ints(100)), 0, N=5)
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("a = Add(x, zero) y = Relu(a)", {"Relu": 1}),
+        ("a = Mul(one, x) b = Div(a, one) c = Pow(b, one) y = Relu(c)", {"Relu": 1}),
+        ("a = Sub(x, zeros) y = Relu(a)", {"Relu": 1}),
+        ("a = Sub(zero, x) y = Relu(a)", {"Sub": 1, "Relu": 1}),
+        ("a = Div(one, x) y = Relu(a)", {"Div": 1, "Relu": 1}),
+        ("a = Add(x, wide) y = Relu(a)", {"Add": 1, "Relu": 1}),
+        ("a = Mul(x, zero) y = Relu(a)", {"Mul": 1, "Relu": 1}),
+    ],
+)
+def test_steps_by_a_neutral_number(body: str, left: dict[str, int]) -> None:
+    """``wide`` is zero as well, but it broadcasts x to another shape."""
+    arrays = {n: np.full(s, v, np.float32) for n, s, v in (("zero", (), 0), ("one", (1,), 1), ("zeros", (3,), 0))}
+    arrays["wide"] = np.zeros((4, 1, 1), np.float32)
+    used = {n: a for n, a in arrays.items() if n in body.replace("zeros", "z_") or (n == "zeros" and "zeros" in body)}
+    model = shaped(
+        f"g (float[2,3] x) => (float[A,B] y) {{ {body} }}"
+        if "wide" not in body
+        else f"g (float[2,3] x) => (float[A,B,C] y) {{ {body} }}",
+        **used,
+    )
+    assert ops(check(REMOVE_NOOPS, model, body.count("=") - sum(left.values())).model) == left
