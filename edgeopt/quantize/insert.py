@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import Model, node_key
-from edgeopt.quantize import scheme
+from edgeopt.quantize import border, pixels, scheme
 from edgeopt.quantize.placement import Placement, Rule, Table, constant_of
 from edgeopt.quantize.scheme import QParams
 from edgeopt.quantize.writer import Writer
@@ -86,8 +86,14 @@ def quantize_model(
         counts[node_key(node)] = _quantize_weight_alone(writer, nodes[node_key(node)], rule, weight_bits, per_channel)
     from_int8 = {str(v.name) for v in placement.from_int8}
     for name in sorted(quantize_keys):
+        value = values[name]
+        source = None if name in from_int8 else pixels.bytes_of(value, params[name])
+        if source is not None:
+            writer.dequantize(value, source, params[name], lambda node: node_key(node) in keys)
+            border.remove_dead(graph, value.producer())
+            continue
         readers = None if name in from_int8 else lambda node: node_key(node) in keys
-        writer.pair(values[name], params[name], readers)
+        writer.pair(value, params[name], readers)
     for node in list(graph):
         if node.op_type in table.shielded and node_key(node) not in keys:
             writer.shield(node, table.shielded[node.op_type])

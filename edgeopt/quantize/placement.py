@@ -88,17 +88,19 @@ def plan_placement(
     *,
     exclude: Set[str] = frozenset(),
     apart: Callable[[ir.Node], str | None] = lambda node: None,
+    given: Set[ir.Value] = frozenset(),
 ) -> Placement:
     """Decide, in three sweeps: forward from the compute nodes, backward from who profits, then what lies enclosed.
 
     Args:
         exclude: node keys to keep in float.
         apart: reason to keep a node's values in float that only statistics can tell.
+        given: float tensors that are quantized before anything runs: pixels.
     """
     reasons: dict[str, str] = {}
     chosen: dict[ir.Node, Rule] = {}
     possible: dict[ir.Node, Rule] = {}
-    quantized: set[ir.Value] = set()
+    quantized: set[ir.Value] = set(given)
     folded: dict[ir.Node, ir.Node] = {}
     weight_only: list[ir.Node] = []
     for node in model.graph:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Set
 import numpy as np
 import onnx_ir as ir
 
-from edgeopt.model import Model
+from edgeopt.model import Model, node_key
 from edgeopt.quantize.insert import QuantizedModel, quantize_model
+from edgeopt.quantize.pixels import grids, on_grid, pixel_values
 from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, limits, plan_placement
 from edgeopt.quantize.ranges import Statistics
 from edgeopt.quantize.scheme import QParams, activation_qparams
 from edgeopt.quantize.statistics import collect
+from edgeopt.quantize.tied import retie, untie
 from edgeopt.target import Int8Scheme
 
 UNLIKE_RANGES = 16.0
@@ -64,12 +66,19 @@ def calibrate(
 ) -> Calibrated | None:
     """Place, then collect statistics in one pass; None when no operator can run in int8.
 
+    The model of the result has raw pixels on their grid (see ``pixels``); else it is the one given.
+
     Raises:
         CalibrationError: no samples, or non-finite tensors.
     """
-    first = plan_placement(model.ir, table, exclude=exclude)
+    model = untie(model)
+    first = plan_placement(model.ir, table, exclude=exclude, given=pixel_values(model))
     if not first.int8 and not first.weight_only:
         return None
+    prepared = on_grid(model, {node_key(n) for n in first.int8})
+    if prepared is not model:
+        model = prepared
+        first = plan_placement(model.ir, table, exclude=exclude, given=pixel_values(model))
     axes = {
         str(node.inputs[0].name): axis  # type: ignore[union-attr]
         for node in first.int8
@@ -82,7 +91,7 @@ def calibrate(
     def apart(node: ir.Node) -> str | None:
         return _unlike_inputs(node, table, statistics) or _quiet_output(node, statistics)
 
-    placement = plan_placement(model.ir, table, exclude=exclude, apart=apart)
+    placement = plan_placement(model.ir, table, exclude=exclude, apart=apart, given=pixel_values(model))
     return Calibrated(model=model, table=table, scheme=scheme, placement=placement, statistics=statistics)
 
 
@@ -119,7 +128,7 @@ def quantize(calibrated: Calibrated, choice: Choice) -> QuantizedModel:
     def means(name: str) -> np.ndarray | None:
         return calibrated.statistics[name].channel_mean
 
-    return quantize_model(
+    made = quantize_model(
         calibrated.model,
         calibrated.table,
         calibrated.placement,
@@ -128,6 +137,8 @@ def quantize(calibrated: Calibrated, choice: Choice) -> QuantizedModel:
         per_channel=calibrated.scheme.per_channel,
         means=means if choice.bias_correction else None,
     )
+    notes = retie(made.model.graph, calibrated.model.graph)
+    return dataclasses.replace(made, notes={**made.notes, **notes})
 
 
 def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
@@ -139,6 +150,7 @@ def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
         name = str(value.name)
         percentile = 100.0 if name in outputs else choice.percentile
         ranges[name] = statistics[name].percentile_range(percentile)
+    fixed = grids(calibrated.model, set(ranges), calibrated.scheme.activation)
     inside = {str(v.name): found for v in placement.from_int8 if (found := _limits(v, calibrated.table)) is not None}
     groups = _Groups(ranges)
     for output, source in placement.same_scale:
@@ -151,12 +163,19 @@ def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
         fits = all(
             inside[n][0] <= low and high <= inside[n][1] for m in joined for n in groups.members(m) if n in inside
         )
-        if fits and max(widths) <= SHARE_RANGES * min(widths) and all(len(v.uses()) == 1 for v in members[:-1]):
+        pixels = [{fixed[m] for m in groups.members(n) if m in fixed} for n in joined]
+        alike = len(set.union(*pixels)) == 1 and all(pixels[:-1])  # parts of one frame put together
+        free = not any(pixels) and max(widths) <= SHARE_RANGES * min(widths)
+        if fits and (alike or (free and all(len(v.uses()) == 1 for v in members[:-1]))):
             for name in joined[:-1]:
                 groups.join(name, joined[-1])
     params = {}
     for name in ranges:
         agreeing = groups.members(name)
+        stated = {fixed[m] for m in agreeing if m in fixed}
+        if len(stated) == 1:  # what only moves pixels keeps their grid
+            params[name] = stated.pop()
+            continue
         low, high = min(ranges[m][0] for m in agreeing), max(ranges[m][1] for m in agreeing)
         bounds = [inside[m] for m in agreeing if m in inside]
         grid = activation_qparams(low, high, calibrated.scheme.activation)

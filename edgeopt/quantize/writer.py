@@ -73,6 +73,59 @@ class Writer:
             self._replaced.append(old)
         node.replace_input_with(index, dq.outputs[0])
 
+    def replace(self, node: ir.Node, index: int, new: ir.Value) -> None:
+        """Feed ``node`` from ``new``; the constant that was read there goes when nothing else reads it."""
+        if (old := node.inputs[index]) is not None:
+            self._replaced.append(old)
+        node.replace_input_with(index, new)
+
+    def dequantize(
+        self, value: ir.Value, source: ir.Value, params: QParams, readers: Callable[[ir.Node], bool]
+    ) -> None:
+        """Let ``readers`` of a value read DequantizeLinear of the bytes ``source`` that it is computed from."""
+        name = str(value.name)
+        uses = [use for use in value.uses() if readers(use.node)]
+        if params.dtype == "int8":
+            source = self._signed(source, name)
+        scale = self.initializer(name, "scale", np.asarray(params.scale, np.float32))
+        zero = self.initializer(name, "zero_point", np.asarray(params.zero_point, params.dtype))
+        dq = ir.node("DequantizeLinear", [source, scale, zero], name=self.fresh(name, "DequantizeLinear"))
+        out = dq.outputs[0]
+        out.name, out.type, out.shape = self.fresh(name, "dequantized"), value.type, source.shape
+        dq.metadata_props[NODE_KEY] = str(dq.name)
+        for use in uses:
+            use.node.replace_input_with(use.idx, out)
+        self._insert_behind(source, [dq])
+
+    def _signed(self, source: ir.Value, base: str) -> ir.Value:
+        """u - 128 as a signed byte: turn over the first bit. A Transpose is left last, next to its reader."""
+        mover = source.producer()
+        moved = mover is not None and mover.op_type == "Transpose" and mover.inputs[0] is not None
+        start = mover.inputs[0] if moved and mover is not None else source
+        assert start is not None
+        turned = ir.node("BitwiseXor", [start, self.initializer(base, "sign", np.asarray(128, np.uint8))])
+        cast = ir.node("Cast", [turned.outputs[0]], attributes={"to": int(ir.DataType.INT8)})
+        nodes = [turned, cast]
+        if moved and mover is not None:
+            nodes.append(
+                ir.node("Transpose", [cast.outputs[0]], attributes={"perm": mover.attributes["perm"].as_ints()})
+            )
+        for node in nodes:
+            node.name = node.metadata_props[NODE_KEY] = self.fresh(base, node.op_type)
+            out = node.outputs[0]
+            out.name, out.shape = self.fresh(base, "bytes"), start.shape
+            out.type = ir.TensorType(ir.DataType.UINT8 if node is turned else ir.DataType.INT8)
+        nodes[-1].outputs[0].shape = source.shape
+        self._insert_behind(start, nodes)
+        return nodes[-1].outputs[0]
+
+    def _insert_behind(self, source: ir.Value, nodes: list[ir.Node]) -> None:
+        producer = source.producer()
+        if producer is None:
+            self._graph.insert_before(self._graph[0], nodes)
+        else:
+            self._graph.insert_after(producer, nodes)
+
     def pair(self, value: ir.Value, params: QParams, readers: Callable[[ir.Node], bool] | None) -> None:
         """Put one Q/DQ pair on a value.
 
@@ -81,7 +134,6 @@ class Writer:
         """
         uses = [use for use in value.uses() if readers is None or readers(use.node)]
         is_output = value.is_graph_output() and readers is None
-        producer = value.producer()
         name = str(value.name)
         scale = self.initializer(name, "scale", np.asarray(params.scale, np.float32))
         zero = self.initializer(name, "zero_point", np.asarray(params.zero_point, params.dtype))
@@ -103,10 +155,7 @@ class Writer:
                     self._graph.outputs[index] = dq.outputs[0]
         else:
             dq.outputs[0].name = self.fresh(name, "dequantized")
-        if producer is None:
-            self._graph.insert_before(self._graph[0], [q, dq])
-        else:
-            self._graph.insert_after(producer, [q, dq])
+        self._insert_behind(value, [q, dq])
 
     def shield(self, node: ir.Node, indices: tuple[int, ...] | None) -> None:
         """Put a one-input Max, which is the identity, between a float operator and the quantizer behind it.
