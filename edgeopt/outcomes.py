@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeopt.metrics.scorer import Better, Label, Unit
+
 KINDS = ("top1", "agreement")
-"""``top1``: the answer is the label; ``agreement``: it is the float model's. A tie is wrong in both."""
+"""``top1``: the answer is the label; ``agreement``: it is the float model's. A tie is wrong in both.
+
+Every other kind is the name of a metric that is a mean over samples.
+"""
 
 _Z = 1.959964
 """Quantile of the normal distribution for a two-sided 95 % interval."""
@@ -22,21 +27,41 @@ class Outcomes:
     """How one artifact did on every sample of a set.
 
     Attributes:
-        kind: one of ``KINDS``.
-        samples_sha256: digest of the samples as they were fed, in order, with their labels for ``top1``.
+        kind: one of ``KINDS``, or the name of a metric.
+        samples_sha256: digest of the samples as they were fed, in order, with their labels where a metric took them.
         count: number of samples.
-        right: one bit a sample, the first in the highest bit of the first byte.
+        right: one bit a sample, the first in the highest bit of the first byte; empty where there are ``values``.
+        values, weights: of a weighted mean over the samples, little-endian float32 each.
+        groups: little-endian int32, number of the group of each sample; empty where each stands alone.
+        better, unit: of the metric, as ``metrics.Scorer`` says.
+        judged_by: of an agreement, the metric that judged the build and has no value for a single sample.
     """
 
     kind: str
     samples_sha256: str
     count: int
     right: bytes
+    values: bytes = b""
+    weights: bytes = b""
+    groups: bytes = b""
+    better: Better = "higher"
+    unit: Unit = "share"
+    judged_by: str | None = None
 
     def bits(self) -> npt.NDArray[np.bool_]:
         """``bool[count]``, True where the answer was right."""
         packed = np.frombuffer(self.right, np.uint8)
         return np.unpackbits(packed, count=self.count).astype(bool)
+
+    def rows(self) -> npt.NDArray[np.float64]:
+        """``float64[count, 2]``: value and weight of every sample."""
+        if not self.values:
+            return np.stack([self.bits().astype(np.float64), np.ones(self.count)], axis=1)
+        return np.stack([np.frombuffer(part, "<f4").astype(np.float64) for part in (self.values, self.weights)], axis=1)
+
+    def units(self) -> npt.NDArray[np.int64] | None:
+        """Number of the group of every sample; None where each stands alone."""
+        return np.frombuffer(self.groups, "<i4").astype(np.int64) if self.groups else None
 
 
 def pack(right: bytearray) -> bytes:
@@ -51,16 +76,20 @@ class SampleDigest:
     gives other values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leave_out: Iterable[str] = ()) -> None:
         self._found = hashlib.sha256()
+        self._leave_out = frozenset(leave_out)
 
-    def add(self, feeds: Mapping[str, np.ndarray], label: int | None) -> None:
-        """Count one sample."""
-        for name in sorted(feeds):
+    def add(self, feeds: Mapping[str, np.ndarray], label: Label) -> None:
+        """Count one sample. Inputs to leave out are states: a model's own and not part of the sample."""
+        for name in sorted(feeds.keys() - self._leave_out):
             value = np.ascontiguousarray(feeds[name])
             self._found.update(f"{name}:{value.dtype.name}:{value.shape}:".encode())
             self._found.update(value.reshape(-1).view(np.uint8).data)
-        self._found.update(f"label {label};".encode())
+        if isinstance(label, np.ndarray):
+            self._found.update(f"label {label.dtype.name}:{label.shape}:".encode() + label.tobytes())
+        else:
+            self._found.update(f"label {label};".encode())
 
     def hexdigest(self) -> str:
         """The digest of all samples so far."""

@@ -81,6 +81,21 @@ def rows(file: ArrayFile, indices: range) -> Iterator[npt.NDArray[np.generic]]:
             yield np.frombuffer(data, dtype=found.dtype).reshape(found.shape[1:])
 
 
+def whole(path: Path) -> npt.NDArray[np.generic]:
+    """The array of a ``.npy`` file that is one sample, read-only.
+
+    Raises:
+        CalibrationError: as :func:`header`.
+    """
+    file = ArrayFile(path=path)
+    with _named_errors(file), _open(file) as (stream, size):
+        found = _read_header(file, stream, size, sample=True)
+        data = stream.read(size - found.offset)
+        if len(data) != size - found.offset:
+            raise CalibrationError(f"{file}: ends early.", remedy="Copy or write the file again.")
+        return np.frombuffer(data, dtype=found.dtype).reshape(found.shape)
+
+
 @contextlib.contextmanager
 def _open(file: ArrayFile) -> Iterator[tuple[IO[bytes], int]]:
     """The stream of a stored array and its size in bytes."""
@@ -104,7 +119,8 @@ def _open(file: ArrayFile) -> Iterator[tuple[IO[bytes], int]]:
             yield member, info.file_size
 
 
-def _read_header(file: ArrayFile, stream: IO[bytes], size: int) -> Header:
+def _read_header(file: ArrayFile, stream: IO[bytes], size: int, *, sample: bool = False) -> Header:
+    """The header, held against the file's ``size``; of many samples, or of one where ``sample`` is set."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -114,7 +130,7 @@ def _read_header(file: ArrayFile, stream: IO[bytes], size: int) -> Header:
         raise CalibrationError(f"{file}: array format {version} is not supported.", remedy=_SAVE)
     if dtype.kind not in "biuf":
         raise CalibrationError(f"{file}: holds {dtype}, not numbers.", remedy=_SAVE)
-    if not shape or any(dim < 1 for dim in shape):
+    if (not shape and not sample) or any(dim < 1 for dim in shape):
         raise CalibrationError(f"{file}: empty: its shape is {list(shape)}.", remedy="The first axis counts samples.")
     if fortran and len(shape) > 1:
         raise CalibrationError(f"{file}: stored in Fortran order.", remedy="Save numpy.ascontiguousarray(array).")
@@ -124,8 +140,9 @@ def _read_header(file: ArrayFile, stream: IO[bytes], size: int) -> Header:
         raise CalibrationError(
             f"{file}: its header claims {claimed} bytes and it has {size}.", remedy="Copy or write the file again."
         )
-    if found.row_bytes > MAX_SAMPLE_BYTES:
-        raise CalibrationError(f"{file}: one sample takes {found.row_bytes} bytes, {MAX_SAMPLE_BYTES} at most.")
+    one = size - found.offset if sample else found.row_bytes
+    if one > MAX_SAMPLE_BYTES:
+        raise CalibrationError(f"{file}: one sample takes {one} bytes, {MAX_SAMPLE_BYTES} at most.")
     return found
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeopt.calibration.types import Transform
+from edgeopt.calibration.types import RawTransform, Transform
 from edgeopt.errors import CalibrationError
 from edgeopt.model import TensorSpec
 
 Array = npt.NDArray[np.generic]
 
 
-def fit(shape: tuple[int, ...], dtype: str, spec: TensorSpec, where: str, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape a sample takes as a batch of one: as stored, or with a leading axis of 1.
+def fit(
+    shape: tuple[int, ...], dtype: np.dtype[np.generic], spec: TensorSpec, where: str, sizes: dict[str, int]
+) -> tuple[int, ...]:
+    """The shape a sample takes as a batch of one: as stored, or with one more axis of 1, the batch.
+
+    That axis leads, unless the model's input has a fixed size above 1 there: the state of a recurrent network,
+    ``[2, N, 128]``, has its batch where the first open or unit axis is that fits.
 
     Args:
         shape: of the sample after its transpose.
@@ -26,8 +31,9 @@ def fit(shape: tuple[int, ...], dtype: str, spec: TensorSpec, where: str, sizes:
         CalibrationError: the shape cannot be the input's.
     """
     wanted = spec.shape
-    batched = shape if len(shape) == len(wanted) else (1, *shape)
-    if wanted and len(batched) == len(wanted) and isinstance(wanted[0], int) and wanted[0] > 1 and batched != shape:
+    batched = shape if len(shape) == len(wanted) else _with_batch(shape, wanted)
+    fixed = wanted[0] if wanted and isinstance(wanted[0], int) else 1
+    if len(batched) == len(wanted) and fixed > 1 and batched != shape and batched[0] != fixed:
         raise CalibrationError(
             f"{where}: the model takes batches of exactly {wanted[0]} ({spec}), and samples are fed one by one.",
             remedy=f"Give it a batch of 1: --shape {spec.name}={'x'.join(map(str, (1, *wanted[1:])))}",
@@ -39,10 +45,21 @@ def fit(shape: tuple[int, ...], dtype: str, spec: TensorSpec, where: str, sizes:
         elif dim != "?":
             good = good and sizes.setdefault(dim, size) == size
     if not good:
-        got = f"{dtype}[{', '.join(map(str, shape))}]"
+        got = f"{dtype.name}[{', '.join(map(str, shape))}]"
         hint = _axes_hint(shape, wanted)
         raise CalibrationError(f"{where}: wrong shape: wanted {_wanted(spec)}, got {got}.", remedy=hint)
     return batched
+
+
+def _with_batch(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> tuple[int, ...]:
+    """The sample's shape with an axis of 1 where the input has its batch."""
+    if wanted and isinstance(wanted[0], int) and wanted[0] > 1:
+        for axis, dim in enumerate(wanted):
+            moved = (*shape[:axis], 1, *shape[axis:])
+            known = [(size, w) for size, w in zip(moved, wanted) if isinstance(w, int)]
+            if len(moved) == len(wanted) and (dim == 1 or isinstance(dim, str)) and all(a == b for a, b in known):
+                return moved
+    return (1, *shape)
 
 
 def conform(
@@ -59,7 +76,10 @@ def conform(
             axes = list(transform.transpose)
             raise CalibrationError(f"{where}: transpose = {axes} does not fit a sample of shape {list(raw.shape)}.")
         raw = raw.transpose(transform.transpose)
-    shape = fit(raw.shape, raw.dtype.name, spec, where, sizes)
+    pixels = isinstance(transform, RawTransform)
+    if isinstance(transform, RawTransform) and transform.reverse:
+        raw = np.flip(raw, -1 if transform.layout == "NHWC" else -3)
+    shape = fit(raw.shape, raw.dtype, spec, where, sizes)
     value = raw
     if transform.stated:
         value = _affine(raw, transform, where)
@@ -68,7 +88,7 @@ def conform(
             f"{where}: wrong type: wanted {wanted.name}, got {raw.dtype.name}.",
             remedy="Store the model's type; or describe the set in TOML with scale, mean, std, or with cast = true.",
         )
-    value = np.ascontiguousarray(_convert(value, wanted, where)).reshape(shape)
+    value = np.ascontiguousarray(_convert(value, wanted, where, pixels)).reshape(shape)
     if wanted.kind not in "biu" and not np.isfinite(value).all():
         place = [int(axis) for axis in np.argwhere(~np.isfinite(value))[0]]
         raise CalibrationError(
@@ -110,14 +130,17 @@ def _affine(raw: Array, transform: Transform, where: str) -> npt.NDArray[np.floa
     return value
 
 
-def _convert(value: Array, wanted: np.dtype[np.generic], where: str) -> Array:
+def _convert(value: Array, wanted: np.dtype[np.generic], where: str, pixels: bool) -> Array:
     """Change the type; an integer type takes whole numbers in its range only. Overflow of a float becomes inf."""
     if value.dtype == wanted:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
         changed = value.astype(wanted)
     if wanted.kind in "biu" and not np.array_equal(changed.astype(value.dtype), value):
-        raise CalibrationError(f"{where}: holds values that {wanted.name} cannot.", remedy="Store whole numbers.")
+        remedy = "--input uint8 needs the pixels as they come from a camera: whole numbers of 0 to 255."
+        raise CalibrationError(
+            f"{where}: holds values that {wanted.name} cannot.", remedy=remedy if pixels else "Store whole numbers."
+        )
     return changed
 
 

@@ -1,15 +1,16 @@
-"""Reads the parts that descriptions of several kinds share: transforms, paths, labels, metrics."""
+"""Reads the parts that descriptions of several kinds share: transforms, sizes, array files, given inputs."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 from edgeopt.calibration.images import COLORS
-from edgeopt.calibration.types import ArrayFile, Transform
+from edgeopt.calibration.paths import inside
+from edgeopt.calibration.types import ArrayFile, Carried, Constant, Transform
 from edgeopt.tomlfile import Table
 
-METRICS = ("top1",)
 LAYOUTS = ("NCHW", "NHWC")
 MAX_SIDE = 16_384
 """Longest side of an image, in pixels, that a description may ask for."""
@@ -40,6 +41,16 @@ def transform(table: Table) -> Transform:
     )
 
 
+def stored_transform(table: Table) -> Transform:
+    """The same for arrays as they are stored, with the order of their axes and the change of type."""
+    transpose = table.data.get("transpose", [])
+    if not isinstance(transpose, list) or sorted(map(str, transpose)) != [str(i) for i in range(len(transpose))]:
+        table.problem("transpose", f"must be an order of the stored sample's axes, like [2, 0, 1], got {transpose}.")
+        transpose = []
+    found = transform(table)
+    return dataclasses.replace(found, transpose=tuple(transpose), cast=table.flag("cast", False))
+
+
 def _scale(table: Table) -> float:
     """A number, or a fraction in a text, so that 1/255 need not be rounded by hand."""
     value = table.data.get("scale", 1.0)
@@ -65,28 +76,6 @@ def pair(table: Table, name: str) -> tuple[int, int] | None:
     return value[0], value[1]
 
 
-def inside(table: Table, name: str, toml: Path) -> Path:
-    """The path in ``name``: absolute as written, relative from the description's folder and never out of it."""
-    text = table.text(name)
-    path = Path(text)
-    if path.is_absolute():
-        return path
-    base = toml.parent
-    if ".." in path.parts or "\0" in text or not _stays(base / path, base):
-        table.problem(
-            name, f'"{text}" leads out of the description\'s folder; move the data there or write an absolute path.'
-        )
-    return base / path
-
-
-def _stays(path: Path, base: Path) -> bool:
-    """Whether a path, its links followed, lies in ``base``."""
-    try:
-        return path.resolve().is_relative_to(base.resolve())
-    except (OSError, RuntimeError):  # a loop of links
-        return False
-
-
 def array_file(table: Table, toml: Path, member: str) -> ArrayFile:
     """The array an input comes from; ``member`` is the default name inside a ``.npz`` file."""
     path = inside(table, "file", toml)
@@ -99,32 +88,31 @@ def array_file(table: Table, toml: Path, member: str) -> ArrayFile:
     return ArrayFile(path=path, member=table.text("member", member))
 
 
-def labels(table: Table, toml: Path) -> ArrayFile | None:
-    """Labels as ``"file.npy"``, ``"file.csv"``, or ``{ file = "f.npz", member = "labels" }``."""
-    named = metric(table)
-    if "labels" not in table.data:
-        if named is not None:
-            table.problem("metric", "needs labels.")
-        return None
-    if named is None:
-        table.problem("metric", 'is missing beside labels; add metric = "top1".')
-    if isinstance(table.data["labels"], str):
-        path = inside(table, "labels", toml)
-        return _label_file(table, path) if path.suffix != ".npz" else ArrayFile(path=path, member="labels")
-    entry = table.table("labels")
-    entry.only(("file", "member"))
-    path = inside(entry, "file", toml)
-    if path.suffix == ".npz":
-        return ArrayFile(path=path, member=entry.text("member", "labels"))
-    return _label_file(entry, path)
+def given(table: Table) -> tuple[dict[str, Table], tuple[Constant, ...], tuple[Carried, ...]]:
+    """The tables below ``inputs`` that hold data, and those of inputs that are constant or carried over."""
+    own: dict[str, Table] = {}
+    constants, carried = [], []
+    for name, entry in table.tables("inputs").items():
+        if "from" in entry.data:
+            entry.only(("from",))
+            carried.append(Carried(name=name, output=entry.text("from")))
+        elif "value" in entry.data:
+            entry.only(("value",))
+            constants.append(Constant(name=name, value=_constant(entry)))
+        else:
+            own[name] = entry
+    return own, tuple(constants), tuple(carried)
 
 
-def _label_file(table: Table, path: Path) -> ArrayFile:
-    if path.suffix not in (".npy", ".csv", ".txt"):
-        table.problem("labels", f'"{path.name}" is none of .npy, .npz, .csv, .txt.')
-    return ArrayFile(path=path)
+def _constant(table: Table) -> object:
+    value = table.data["value"]
+    if not _numbers(value, 8):
+        table.problem("value", f"must be a finite number or nested lists of them, got {value!r:.60}.")
+        return 0
+    return value
 
 
-def metric(table: Table) -> str | None:
-    """The task metric, or None."""
-    return table.text("metric", choices=METRICS) if "metric" in table.data else None
+def _numbers(value: object, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and bool(value) and all(_numbers(item, depth - 1) for item in value)
+    return isinstance(value, int | float) and abs(value) < float("inf")

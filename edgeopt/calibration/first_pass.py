@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeopt.calibration.labelling import labels
+from edgeopt.calibration.given import Feed, Run
+from edgeopt.calibration.labelling import groups, targets
+from edgeopt.calibration.metric import scorer
 from edgeopt.calibration.stream import bind, samples
 from edgeopt.calibration.types import DataSet
+from edgeopt.errors import CalibrationError
 from edgeopt.model import TensorSpec
 
 _COMPARED = 32
@@ -38,13 +41,22 @@ class _Seen:
             self.whole = bool(np.array_equal(numbers, np.rint(numbers)))
 
 
-def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | None = None) -> list[str]:
+def check(
+    dataset: DataSet,
+    inputs: tuple[TensorSpec, ...],
+    against: DataSet | None = None,
+    run: Run | None = None,
+    *,
+    judges: bool = True,
+) -> list[str]:
     """Read every sample and label once.
 
     Args:
         dataset: the set.
         inputs: the model's inputs.
+        run: the float model, where inputs are carried over from one sample to the next.
         against: another set for the same model; its first samples are compared in range, and looked for in this set.
+        judges: whether the set's metric is asked for; one that only calibrates may hold labels of one kind.
 
     Returns:
         Warnings, each naming the set: all zero, constant, a single sample, identical samples, raw pixels, random
@@ -53,15 +65,19 @@ def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | N
     Raises:
         CalibrationError: anything that makes the set unusable; names file, sample and input.
     """
-    labels(dataset)
+    groups(dataset)
+    scorer(dataset)
+    _check_labels(dataset, judges)
     seen = {spec.name: _Seen() for spec in inputs}
     first: dict[str, npt.NDArray[np.generic]] | None = None
     alike = True
     digests: set[bytes] = set()
-    for feed in samples(dataset, inputs):
+    every, inputs = inputs, tuple(spec for spec in inputs if spec.name not in dataset.given)
+    for found in samples(dataset, every, run):
+        feed = {spec.name: found[spec.name] for spec in inputs}
         for name, value in feed.items():
             seen[name].add(value)
-        if against is not None:
+        if against is not None and any(value.any() for value in feed.values()):  # silence is in every recording
             digests.add(_digest(feed))
         if first is None:
             first = feed
@@ -72,9 +88,31 @@ def check(dataset: DataSet, inputs: tuple[TensorSpec, ...], against: DataSet | N
         warnings.insert(0, f"{dataset.name}: random values: ranges are guesses and nothing is said about quality")
     if dataset.count == 1:
         warnings.append(f"{dataset.name}: a single sample: ranges will not hold for other inputs")
-    elif alike and not all(figures.low == figures.high for figures in seen.values()):
+    elif alike and not all(seen[spec.name].low == seen[spec.name].high for spec in inputs):
         warnings.append(f"{dataset.name}: all {dataset.count} samples are identical")
-    return warnings + (_compared(dataset, against, inputs, seen, digests) if against is not None else [])
+    if against is None:
+        return warnings
+    theirs = samples(against, every, run)
+    own = tuple(spec for spec in inputs if spec.name not in against.given)
+    return warnings + _compared(dataset, against, theirs, own, seen, digests)
+
+
+def _check_labels(dataset: DataSet, judges: bool) -> None:
+    """Read every label; where the metric judges by comparing unlike ones, there must be some.
+
+    Raises:
+        CalibrationError: a label is unusable, or all are alike.
+    """
+    seen: set[object] = set()
+    for label in targets(dataset) or ():
+        if len(seen) < 2 and isinstance(label, int | float):
+            seen.add(label)
+    name = "" if dataset.metric is None else dataset.metric.name
+    if judges and len(seen) == 1 and name in ("auc", "pearson", "spearman"):
+        raise CalibrationError(
+            f"{dataset.path}: metric {name} is not defined: every label is {next(iter(seen))}.",
+            remedy="It compares samples with different labels; use more of the set, or another metric.",
+        )
 
 
 def _digest(feed: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
@@ -110,11 +148,17 @@ def _like_pixels(figures: _Seen) -> bool:
 
 
 def _compared(
-    dataset: DataSet, other: DataSet, inputs: tuple[TensorSpec, ...], seen: dict[str, _Seen], digests: set[bytes]
+    dataset: DataSet,
+    other: DataSet,
+    others: Iterator[Feed],
+    inputs: tuple[TensorSpec, ...],
+    seen: dict[str, _Seen],
+    digests: set[bytes],
 ) -> list[str]:
     theirs = {spec.name: _Seen() for spec in inputs}
     shared = 0
-    for feed in itertools.islice(samples(other, inputs), _COMPARED):
+    for found in itertools.islice(others, _COMPARED):
+        feed = {spec.name: found[spec.name] for spec in inputs}
         shared += _digest(feed) in digests
         for name, value in feed.items():
             theirs[name].add(value)

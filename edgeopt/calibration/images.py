@@ -21,28 +21,6 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 COLORS = ("rgb", "bgr", "gray")
 
 
-def list_images(folder: Path, pattern: str, leave_out: frozenset[Path]) -> tuple[str, ...]:
-    """Files below ``folder`` that match ``pattern`` and are not hidden, as sorted POSIX paths relative to it.
-
-    Raises:
-        CalibrationError: no folder, no file, or a link that leads out of the folder.
-    """
-    if not folder.is_dir():
-        raise CalibrationError(f"{folder}: is not a folder.", remedy="folder names the folder that holds the images.")
-    found = []
-    root = folder.resolve()
-    for path in folder.glob(pattern):
-        inside = path.relative_to(folder)
-        if any(part.startswith(".") for part in inside.parts) or not path.is_file() or path in leave_out:
-            continue
-        if not path.resolve().is_relative_to(root):
-            raise CalibrationError(f"{path}: is a link that leads out of {folder}.", remedy="Copy the file into it.")
-        found.append(inside.as_posix())
-    if not found:
-        raise CalibrationError(f"{folder}: holds no file that matches {pattern}.", remedy="Put the images there.")
-    return tuple(sorted(found))
-
-
 def pictures(images: Images, color: str, indices: range) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
     """Yield path and pixels of each image in turn: uint8, height x width x channels (1 for gray)."""
     for index in indices:

@@ -6,22 +6,27 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeopt.calibration import arrays, fields, images
+from edgeopt.calibration import arrays, fields, images, judging, kinds, paths
+from edgeopt.calibration.finish import finish, select
 from edgeopt.calibration.types import ONLY_INPUT, ArrayFile, DataSet, Images, Source, Transform
 from edgeopt.errors import CalibrationError, did_you_mean
 from edgeopt.tomlfile import Table, read_toml, refuse
 
 SCHEMA = "edgeopt.set/1"
-KINDS = ("arrays", "images", "python", "random")
+KINDS = ("arrays", "folder", "images", "tokens", "wav", "python", "random")
 FOLDER_FILE = "set.toml"
 """The description that a folder given as a set must hold."""
 
-_COMMON = ("schema", "name", "description", "kind", "metric", "labels", "start", "stride", "limit", "count")
+_HEAD = ("schema", "name", "description", "kind", "inputs")
+_COMMON = (*_HEAD, "metric", "labels", "groups", "start", "stride", "limit", "count")
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "arrays": (*_COMMON, "inputs"),
-    "images": (*_COMMON, "inputs", "folder", "glob"),
+    "arrays": _COMMON,
+    "folder": _COMMON,
+    "images": (*_COMMON, "folder", "glob"),
+    "tokens": (*_COMMON, "file", "length", "multiple", "truncate"),
+    "wav": (*(key for key in _COMMON if key != "count"), "folder", "glob", "rate", "channels"),
     "python": (*_COMMON, "factory"),
-    "random": ("schema", "name", "description", "kind", "count", "seed"),
+    "random": (*_HEAD, "count", "seed"),
 }
 _TRANSFORM = ("scale", "mean", "std", "layout", "color")
 _ARRAY_INPUT = (*_TRANSFORM, "file", "member", "transpose", "cast")
@@ -61,7 +66,7 @@ def load_set(spec: str | Path) -> DataSet:
         Source(name=name or ONLY_INPUT, file=ArrayFile(path=path, member=name), transform=Transform()) for name in names
     )
     total = _same_length(sources)
-    return _finish(DataSet(name=path.stem, kind="arrays", path=path, total=total, count=total, sources=sources))
+    return finish(DataSet(name=path.stem, kind="arrays", path=path, total=total, count=total, sources=sources))
 
 
 def _from_toml(path: Path) -> DataSet:
@@ -73,50 +78,51 @@ def _from_toml(path: Path) -> DataSet:
     table.text("description", "")
     name = table.text("name")
     refuse(path, table, _REMEDY, CalibrationError)
+    own, constants, carried = fields.given(table)
+    base = DataSet(name=name, kind=kind, path=path, total=0, count=0, constants=constants, carried=carried)
+    if kind == "random":
+        count, seed = table.integer("count", _RANDOM_COUNT, least=1), table.integer("seed", 0)
+        refuse(path, table, _REMEDY, CalibrationError)
+        return finish(dataclasses.replace(base, total=count, count=count, seed=seed, second_class=True))
+    base = dataclasses.replace(base, **judging.judging(table, path))
     match kind:
         case "arrays":
-            found = _arrays(name, path, table)
+            found = _arrays(base, path, table, own)
+        case "folder":
+            found = kinds.folder(base, path, table, own)
         case "images":
-            found = _images(name, path, table)
-        case "python":
-            found = _python(name, path, table)
+            found = _images(base, path, table, own)
+        case "tokens":
+            found = kinds.tokens(base, path, table, own)
+        case "wav":
+            found = kinds.wav(base, path, table, own)
         case _:
-            found = _random(name, path, table.integer("count", _RANDOM_COUNT, least=1), table.integer("seed", 0))
+            found = _python(base, path, table, own)
+    judging.misfits(table, found)
+    if kind not in ("python", "wav"):
+        found = select(found, table)
     refuse(path, table, _REMEDY, CalibrationError)
-    return found
+    return finish(found)
 
 
-def _arrays(name: str, path: Path, table: Table) -> DataSet:
-    inputs = table.tables("inputs")
-    if not inputs:
+def _arrays(base: DataSet, path: Path, table: Table, own: Mapping[str, Table]) -> DataSet:
+    if not own:
         table.problem("inputs", "is missing; add a table [inputs.NAME] for every input of the model.")
     sources = []
-    for key, entry in inputs.items():
+    for key, entry in own.items():
         entry.only(_ARRAY_INPUT)
         file = fields.array_file(entry, path, key)
-        transpose = entry.data.get("transpose", [])
-        if not isinstance(transpose, list) or sorted(map(str, transpose)) != [str(i) for i in range(len(transpose))]:
-            entry.problem(
-                "transpose", f"must be an order of the stored sample's axes, like [2, 0, 1], got {transpose}."
-            )
-            transpose = []
-        transform = dataclasses.replace(
-            fields.transform(entry), transpose=tuple(transpose), cast=entry.flag("cast", False)
-        )
-        sources.append(Source(name=key, file=file, transform=transform))
-    labels = fields.labels(table, path)
+        sources.append(Source(name=key, file=file, transform=fields.stored_transform(entry)))
     refuse(path, table, _REMEDY, CalibrationError)
     total = _same_length(tuple(sources))
-    base = DataSet(name=name, kind="arrays", path=path, total=total, count=total, sources=tuple(sources), labels=labels)
-    return _finish(_select(base, table))
+    return dataclasses.replace(base, total=total, count=total, sources=tuple(sources))
 
 
-def _images(name: str, path: Path, table: Table) -> DataSet:
-    inputs = table.tables("inputs")
-    if len(inputs) != 1:
-        table.problem("inputs", f"must hold one table [inputs.NAME], got {len(inputs)}.")
-        inputs = {"": Table(data={}, path="inputs", problems=[])}
-    key, entry = next(iter(inputs.items()))
+def _images(base: DataSet, path: Path, table: Table, own: Mapping[str, Table]) -> DataSet:
+    if len(own) != 1:
+        table.problem("inputs", f"must hold one table [inputs.NAME], got {len(own)}.")
+        own = {"": Table(data={}, path="inputs", problems=[])}
+    key, entry = next(iter(own.items()))
     entry.only(_IMAGE_INPUT)
     for needed in ("scale", "layout", "color"):
         if needed not in entry.data:
@@ -127,45 +133,37 @@ def _images(name: str, path: Path, table: Table) -> DataSet:
         entry.problem("size", "cannot stand beside resize.")
     transform = fields.transform(entry)
     interpolation = entry.text("interpolation", "bilinear", choices=images.INTERPOLATIONS)
-    folder = fields.inside(table, "folder", path)
-    pattern = table.text("glob", "**/*")
-    if pattern.startswith("/") or ".." in Path(pattern).parts:
-        table.problem("glob", "must stay below folder.")
-    labels = fields.labels(table, path)
+    folder = paths.inside(table, "folder", path)
+    pattern = paths.pattern(table, "glob", "**/*")
     refuse(path, table, _REMEDY, CalibrationError)
-    leave_out = frozenset({path, labels.path} if labels else {path})
-    files = images.list_images(folder, pattern, leave_out)
-    base = DataSet(
-        name=name,
-        kind="images",
-        path=path,
+    files = paths.list_files(folder, pattern, kinds.described(base, path), "images")
+    return dataclasses.replace(
+        base,
         total=len(files),
         count=len(files),
         sources=(Source(name=key, file=None, transform=transform),),
         images=Images(folder=folder, files=files, resize=resize, size=size, crop=crop, interpolation=interpolation),
-        labels=labels,
     )
-    return _finish(_select(base, table))
 
 
-def _python(name: str, path: Path, table: Table) -> DataSet:
+def _python(base: DataSet, path: Path, table: Table, own: Mapping[str, Table]) -> DataSet:
     factory = table.text("factory")
-    module, _, function = factory.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), function)):
+    if not judging.is_function(factory):
         table.problem("factory", f'must be "package.module:function", got "{factory}".')
+    for entry in own.values():
+        entry.problem("", "the function gives every input but those with value or from.")
     count, start = table.integer("count", least=1), table.integer("start", 0)
     stride = table.integer("stride", 1, least=1)
     if "limit" in table.data:
         table.problem("limit", "cannot be used here; count says how many samples to take.")
-    labels = fields.labels(table, path)
-    refuse(path, table, _REMEDY, CalibrationError)
+    if base.carried and stride > 1:
+        table.problem("stride", "must be 1 where an input is carried over: every sample follows the one before.")
     total = start + stride * (count - 1) + 1
-    found = DataSet(name=name, kind="python", path=path, total=total, count=count, start=start, stride=stride)
-    return _finish(dataclasses.replace(found, factory=factory, labels=labels, metric=fields.metric(table)))
+    return dataclasses.replace(base, total=total, count=count, start=start, stride=stride, factory=factory)
 
 
 def _random(name: str, path: Path | None, count: int, seed: int) -> DataSet:
-    return _finish(DataSet(name=name, kind="random", path=path, total=count, count=count, seed=seed, second_class=True))
+    return finish(DataSet(name=name, kind="random", path=path, total=count, count=count, seed=seed, second_class=True))
 
 
 def _same_length(sources: tuple[Source, ...]) -> int:
@@ -176,44 +174,6 @@ def _same_length(sources: tuple[Source, ...]) -> int:
             f"inputs hold different numbers of samples ({listed}).", remedy="Every input needs one value per sample."
         )
     return next(iter(counts.values()))
-
-
-def _select(found: DataSet, table: Table) -> DataSet:
-    start, stride = table.integer("start", 0), table.integer("stride", 1, least=1)
-    limit, count = table.integer("limit", 0, least=1), table.integer("count", 0, least=1)
-    if limit and count:
-        table.problem("limit", "cannot stand beside count: one is at most, the other exactly.")
-    available = len(range(start, found.total, stride))
-    if not table.problems and available < max(count, 1):
-        table.problem("count", f"{available} of {found.total} samples are left, {max(count, 1)} wanted.")
-    used = count or (min(limit, available) if limit else available)
-    return dataclasses.replace(found, start=start, stride=stride, count=used, metric=fields.metric(table))
-
-
-def _finish(found: DataSet) -> DataSet:
-    """Fill in what the digest covers."""
-    files = [s.file.path for s in found.sources if s.file is not None]
-    settings: dict[str, object] = {
-        name: getattr(found, name) for name in ("kind", "start", "stride", "count", "metric")
-    }
-    settings["inputs"] = {
-        s.name: {**dataclasses.asdict(s.transform), "member": s.file.member if s.file else None} for s in found.sources
-    }
-    if found.images is not None:
-        geometry = dataclasses.asdict(found.images)
-        del geometry["folder"]
-        settings["images"] = geometry
-        files += [found.images.folder / name for name in found.images.files]
-    if found.factory is not None and found.path is not None:
-        settings["factory"] = found.factory
-        beside = found.path.parent.joinpath(*found.factory.partition(":")[0].split(".")).with_suffix(".py")
-        files += [beside] if beside.is_file() else []
-    if found.second_class:
-        settings["seed"] = found.seed
-    if found.labels is not None:
-        settings["labels"] = found.labels.member
-        files.append(found.labels.path)
-    return dataclasses.replace(found, settings=settings, files=tuple(dict.fromkeys(files)))
 
 
 _TEMPLATE = f"""Put this {FOLDER_FILE} into it and make it say what your training did:

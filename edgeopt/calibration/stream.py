@@ -8,50 +8,95 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeopt.calibration import arrays
+from edgeopt.calibration import arrays, folders, tokens, wav
 from edgeopt.calibration.conform import conform, fit, input_dtype
+from edgeopt.calibration.finish import module_beside
+from edgeopt.calibration.given import Feed, Run, completed, starts
 from edgeopt.calibration.images import pictures
+from edgeopt.calibration.labelling import groups
 from edgeopt.calibration.types import ONLY_INPUT, DataSet, Source, Transform
 from edgeopt.errors import CalibrationError, did_you_mean
+from edgeopt.foreign import users_code
 from edgeopt.model import TensorSpec
 
 Array = npt.NDArray[np.generic]
-Feed = dict[str, Array]
-"""One sample: an array for every model input, by name, with a batch of one."""
 
 
-def samples(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
+def samples(dataset: DataSet, inputs: tuple[TensorSpec, ...], run: Run | None = None) -> Iterator[Feed]:
     """Yield the set's samples in order, in the model's types and shapes, each a batch of one.
 
     Names and stored shapes are checked at the call, every sample when it is read.
 
+    Args:
+        run: the float model, for sets with inputs that are carried over from one sample to the next.
+
     Raises:
         CalibrationError: an input without data, data without an input, or a bad sample; names file, sample and input.
     """
+    own = own_inputs(dataset, inputs)
+    feeds = _stored(dataset, own)
+    if not dataset.given:
+        return feeds
+    if dataset.carried and run is None:
+        raise CalibrationError(
+            f"{dataset.path}: carries {', '.join(c.name for c in dataset.carried)} over from one sample to the next, "
+            "and there is no model to run."
+        )
+    return completed(dataset, inputs, feeds, run, starts(dataset, groups(dataset) if dataset.carried else None))
+
+
+def own_inputs(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """The inputs that the set's files hold: all but the constant ones and those carried over.
+
+    Raises:
+        CalibrationError: a constant or a state is none of the inputs.
+    """
+    known = tuple(spec.name for spec in inputs)
+    for name in sorted(dataset.given):
+        if name not in known:
+            raise _no_input(dataset, name, inputs)
+    return tuple(spec for spec in inputs if spec.name not in dataset.given)
+
+
+def _stored(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
     match dataset.kind:
         case "arrays":
             sources = bind(dataset, inputs)
             _check_headers(sources, inputs)
             return _from_arrays(dataset, sources, inputs)
+        case "folder":
+            return _from_folders(dataset, bind(dataset, inputs), inputs)
         case "images":
             return _from_images(dataset, bind(dataset, inputs), inputs)
+        case "tokens":
+            return _from_tokens(dataset, bind(dataset, inputs), inputs)
+        case "wav":
+            return _from_wav(dataset, bind(dataset, inputs), inputs)
         case "python":
             return _from_python(dataset, inputs)
         case _:
             return _from_random(dataset, inputs)
 
 
+def _no_input(dataset: DataSet, name: str, inputs: tuple[TensorSpec, ...]) -> CalibrationError:
+    return CalibrationError(
+        f'{dataset.path}: "{name}" is no input of the model.{did_you_mean(name, tuple(spec.name for spec in inputs))}',
+        remedy=f"The inputs are {', '.join(map(str, inputs))}.",
+    )
+
+
 def bind(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> dict[str, Source]:
-    """The source of every model input.
+    """The source of every model input but the constant ones and those carried over.
 
     Raises:
         CalibrationError: a name of the set is no input, or an input has no source.
     """
-    known = tuple(spec.name for spec in inputs)
+    known = tuple(spec.name for spec in inputs if spec.name not in dataset.given)
     if dataset.inputs == (ONLY_INPUT,):
         if len(known) != 1:
             raise CalibrationError(
@@ -61,10 +106,7 @@ def bind(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> dict[str, Source]:
         return {known[0]: dataset.sources[0]}
     for name in dataset.inputs:
         if name not in known:
-            raise CalibrationError(
-                f'{dataset.path}: "{name}" is no input of the model.{did_you_mean(name, known)}',
-                remedy=f"The inputs are {', '.join(map(str, inputs))}.",
-            )
+            raise _no_input(dataset, name, inputs)
     missing = [name for name in known if name not in dataset.inputs]
     if missing:
         raise CalibrationError(
@@ -84,7 +126,7 @@ def _check_headers(sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]
         row = found.shape[1:]
         if len(source.transform.transpose) == len(row):
             row = tuple(row[axis] for axis in source.transform.transpose)
-        fit(row, found.dtype.name, spec, f'{source.file}: input "{spec.name}"', sizes)
+        fit(row, found.dtype, spec, f'{source.file}: input "{spec.name}"', sizes)
 
 
 def _from_arrays(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
@@ -96,6 +138,37 @@ def _from_arrays(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[
             spec.name: conform(raw, spec, source.transform, _where(source.file, index, spec), sizes)
             for (spec, source), raw in zip(files, row, strict=True)
         }
+
+
+def _from_folders(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
+    for index in dataset.indices:
+        sizes: dict[str, int] = {}
+        feed: Feed = {}
+        for spec in inputs:
+            source = sources[spec.name]
+            assert source.folder is not None
+            path, raw = folders.read(source.folder, index)
+            feed[spec.name] = conform(raw, spec, source.transform, _where(path, index, spec), sizes)
+        yield feed
+
+
+def _from_tokens(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
+    assert dataset.tokens is not None
+    for where, found in tokens.rows(dataset.tokens, inputs, dataset.indices):
+        sizes: dict[str, int] = {}
+        yield {
+            spec.name: conform(
+                found[spec.name], spec, sources[spec.name].transform, f'{where}, input "{spec.name}"', sizes
+            )
+            for spec in inputs
+        }
+
+
+def _from_wav(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
+    (spec,) = inputs
+    assert dataset.audio is not None
+    for where, _, values in wav.frames(dataset.audio):
+        yield {spec.name: conform(values, spec, sources[spec.name].transform, f'{where}, input "{spec.name}"', {})}
 
 
 def _from_images(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
@@ -112,8 +185,7 @@ def _from_images(dataset: DataSet, sources: Mapping[str, Source], inputs: tuple[
 
 def _from_python(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> Iterator[Feed]:
     """Feeds of a user's function, called anew for every pass."""
-    feeds = iter(import_factory(dataset)())
-    taken = itertools.islice(feeds, dataset.start, dataset.total, dataset.stride)
+    taken = itertools.islice(_made(dataset), dataset.start, dataset.total, dataset.stride)
     yielded = 0
     for index, feed in zip(dataset.indices, taken, strict=False):
         yielded += 1
@@ -125,6 +197,18 @@ def _from_python(dataset: DataSet, inputs: tuple[TensorSpec, ...]) -> Iterator[F
         )
 
 
+def _made(dataset: DataSet) -> Iterator[object]:
+    with users_code(f"{dataset.path}: {dataset.factory}"):
+        feeds = iter(import_factory(dataset)())
+    end = object()
+    while True:
+        with users_code(f"{dataset.path}: {dataset.factory}"):
+            feed = next(feeds, end)
+        if feed is end:
+            return
+        yield feed
+
+
 def import_factory(dataset: DataSet) -> Callable[[], Iterable[object]]:
     """Import the user's function; its module may stand beside the description. This runs the module's code.
 
@@ -132,24 +216,36 @@ def import_factory(dataset: DataSet) -> Callable[[], Iterable[object]]:
         CalibrationError: not importable, or another module of that name is loaded already.
     """
     assert dataset.factory is not None
+    found: Callable[[], Iterable[object]] = import_function(dataset, "factory", dataset.factory)
+    return found
+
+
+def import_function(dataset: DataSet, key: str, function: str) -> Callable[..., Any]:
+    """Import ``package.module:function`` that ``key`` of a description names.
+
+    Raises:
+        CalibrationError: as :func:`import_factory`.
+    """
     assert dataset.path is not None
-    module_name, _, name = dataset.factory.partition(":")
+    module_name, _, name = function.partition(":")
     folder = dataset.path.parent.resolve()
     loaded = sys.modules.get(module_name)
-    beside = [path.resolve() for path in dataset.files[:1] if path.suffix == ".py"]
-    if loaded is not None and beside and Path(getattr(loaded, "__file__", None) or "").resolve() != beside[0]:
+    beside = module_beside(dataset.path, function).resolve()
+    if loaded is not None and beside.is_file() and Path(getattr(loaded, "__file__", None) or "").resolve() != beside:
         raise CalibrationError(
             f'{dataset.path}: a module called "{module_name}" is loaded already.',
-            remedy=f"Give {beside[0].name} a name of its own.",
+            remedy=f"Give {beside.name} a name of its own.",
         )
     sys.path.insert(0, str(folder))
     try:
-        found: Callable[[], Iterable[object]] = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as problem:
-        raise CalibrationError(
-            f'{dataset.path}: factory = "{dataset.factory}" cannot be imported ({problem}).',
-            remedy=f"The module is looked for in {folder} and in the environment.",
-        ) from problem
+        with users_code(f"{dataset.path}: importing {module_name}"):
+            try:
+                found: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
+            except (ImportError, AttributeError) as problem:
+                raise CalibrationError(
+                    f'{dataset.path}: {key} = "{function}" cannot be imported ({problem}).',
+                    remedy=f"The module is looked for in {folder} and in the environment.",
+                ) from problem
     finally:
         sys.path.remove(str(folder))
     return found

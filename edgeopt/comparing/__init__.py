@@ -92,6 +92,7 @@ def _measured(request: Request, found: Sequence[Source], stage: Stage, measure: 
     if a.sha256 == b.sha256:
         notes.append("A and B are the same file")
     notes.append(f"both ran on {now.inputs_words(a, b)}")
+    notes += [f"{name}: {text}" for name, side in (("A", a), ("B", b)) for text in now.foreign(side)]
     result = assemble(
         (a, b),
         (measurement, measurement),

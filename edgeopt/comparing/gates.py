@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgeopt.errors import BenchError, RegressionError
@@ -67,10 +67,21 @@ def judge(limits: Limits, latency: Json, memory: Json, quality: Json) -> list[di
     if limits.growth is not None:
         gates.append(_ratio_gate("max-growth", "peak memory", limits.growth, memory))
     if limits.drop is not None:
-        figure = f"drop in {quality.get('kind', 'quality')}"
-        known = (quality["drop"], quality["low"], quality["high"]) if quality["compared"] else (None, None, None)
-        gates.append(_gate("max-drop", figure, limits.drop, known, quality.get("reason"), points))
+        figure = f"{'rise' if quality.get('better') == 'lower' else 'drop'} in {quality.get('kind', 'quality')}"
+        gates.append(_gate("max-drop", figure, limits.drop, _drop(quality), quality.get("reason"), _words(quality)))
     return gates
+
+
+def _drop(quality: Json) -> tuple[float | None, ...]:
+    """The drop and its interval as shares: of 1, or of A's own value where the metric is no share."""
+    if not quality["compared"]:
+        return (None, None, None)
+    scale = max(abs(quality["a"]), 1e-30) if quality.get("unit") == "number" else 1.0
+    return tuple(None if (value := quality[key]) is None else value / scale for key in ("drop", "low", "high"))
+
+
+def _words(quality: Json) -> Callable[[float], str]:
+    return {"number": change, "index": plain}.get(quality.get("unit", "share"), points)
 
 
 def _ratio_gate(name: str, figure: str, limit: float, found: Json) -> dict[str, Any]:
@@ -83,7 +94,8 @@ def _gate(
 ) -> dict[str, Any]:
     value, low, high = known
     gate = {"name": name, "figure": figure, "limit": limit, "value": value, "low": low, "high": high}
-    allowed = f"{100 * limit:g} % allowed" if words is change else f"{100 * limit:g} points allowed"
+    unit = {change: " %", points: " points"}.get(words)
+    allowed = f"{limit:g} allowed" if unit is None else f"{100 * limit:g}{unit} allowed"
     if value is None or low is None or high is None:
         return {**gate, "state": "not judged", "text": f"{name}: {figure} was not compared: {reason or 'no interval'}"}
     reached = limit + _ROUNDING
@@ -100,6 +112,11 @@ def change(value: float) -> str:
 def points(value: float) -> str:
     """A drop in percentage points, as ``+0.25 points``; positive where B is worse."""
     return f"{100 * value:+.{_places(value)}f} points"
+
+
+def plain(value: float) -> str:
+    """A drop of a figure without a unit, as ``+0.0025``; positive where B is worse."""
+    return f"{value:+.4f}"
 
 
 def _places(value: float) -> int:

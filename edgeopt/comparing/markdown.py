@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgeopt.comparing.result import HOW
+from edgeopt.quality import DIGITS
 from edgeopt.report import text
 
 Json = Mapping[str, Any]
@@ -66,10 +67,18 @@ def quality_words(quality: Json) -> str:
     """The drop with its interval and what it rests on, or why there is none."""
     if not quality["compared"]:
         return f"not compared: {quality['reason']}"
-    shares = f"A {100 * quality['a']:.2f} %, B {100 * quality['b']:.2f} %"
-    bounds = f"95 % interval {100 * quality['low']:+.2f} to {100 * quality['high']:+.2f}"
-    base = f"{quality['samples']} samples of {quality['set']}, {quality['lost']} lost, {quality['gained']} gained"
-    return f"{quality['kind']}: {shares}; drop {100 * quality['drop']:+.2f} points, {bounds} ({base}; {quality['how']})"
+    kind = quality.get("unit", "share")
+    factor, digits, unit, points = (100, ".2f", " %", " points") if kind == "share" else (1, DIGITS[kind], "", "")
+    a, b, drop = (factor * quality[key] for key in ("a", "b", "drop"))
+    shares = f"A {a:{digits}}{unit}, B {b:{digits}}{unit}"
+    bounds = "no interval: too few groups of samples"
+    if quality["low"] is not None:
+        bounds = f"95 % interval {factor * quality['low']:+{digits}} to {factor * quality['high']:+{digits}}"
+    base = f"{quality['samples']} samples of {quality['set']}"
+    if quality["lost"] is not None:
+        base += f", {quality['lost']} lost, {quality['gained']} gained"
+    word = "worse by" if quality.get("better") == "lower" else "drop"
+    return f"{quality['kind']}: {shares}; {word} {drop:+{digits}}{points}, {bounds} ({base}; {quality['how']})"
 
 
 def side_words(side: Json) -> str:

@@ -28,6 +28,9 @@ def check_signatures(a: Artifact, b: Artifact) -> None:
         BenchError: names every difference.
     """
     found = [*_differences("input", a.inputs, b.inputs), *_differences("output", a.outputs, b.outputs)]
+    for name, color in a.colors.items():
+        if b.colors.get(name, color) != color:
+            found.append(f"the input {name} of A takes {color} and that of B {b.colors[name]}")
     if found:
         raise BenchError(
             f"A and B do not have the same signature: {'; '.join(found)}",
@@ -66,6 +69,15 @@ def threads_of(a: Artifact, b: Artifact, asked: int | None) -> int:
             f"A runs with {a.threads} threads and B with {b.threads}", remedy="Say with how many to compare: --threads."
         )
     return stated[0] if stated else host.usable_threads()[0]
+
+
+def foreign(side: Artifact) -> list[str]:
+    """What this machine is not of what a bundle was built for, as sentences; nothing for a bare model."""
+    if side.root is None:
+        return []
+    from runtime_bench import manifest, verify
+
+    return verify.machine_warnings(manifest.parse(manifest.read(str(side.root))))
 
 
 def run_now(
@@ -134,7 +146,7 @@ def _samples(a: Artifact, b: Artifact) -> Iterator[list[dict[str, str]]]:
         sample = {}
         for index, (name, value) in enumerate(feeds.items()):
             sample[name] = str(Path(folder) / f"{index}.npy")
-            np.save(sample[name], np.ascontiguousarray(value), allow_pickle=False)
+            np.save(sample[name], np.ascontiguousarray(value).reshape(np.shape(value)), allow_pickle=False)
         yield [sample]
 
 

@@ -29,6 +29,7 @@ class Artifact:
         options: for the runner, ``provider`` included; None for a bare model, which has none of its own.
         samples: golden inputs, ``.npy`` file by input name; empty for a bare model.
         root: the bundle's folder; None for a bare model.
+        colors: channel order of raw pixels by input name, where the bundle states one.
     """
 
     given: str
@@ -44,6 +45,7 @@ class Artifact:
     threads: int | None = None
     samples: Sequence[Mapping[str, str]] = ()
     root: Path | None = None
+    colors: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,12 @@ def _bundled(source: Source) -> Artifact:
             for sample in contract.samples
         ],
         root=root,
+        colors={
+            entry["name"]: color
+            for entry in found.manifest["signature"]["inputs"]
+            if "in the graph" in (stated := entry.get("preprocessing") or {})
+            and isinstance(color := stated.get("color"), str)
+        },
     )
 
 

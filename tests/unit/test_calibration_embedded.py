@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from edgeopt.calibration import check, embedded_sets, labels, samples
+from edgeopt.metrics import named
 from edgeopt.model import TensorSpec, file_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def test_the_networks_are_recognized_and_nothing_else_is() -> None:
         assert found is not None
         calibration, evaluation = found
         assert (calibration.name, calibration.count, calibration.metric) == ("fashion-mnist-calib", 256, None)
-        assert (evaluation.name, evaluation.count, evaluation.metric) == ("fashion-mnist-eval", 3000, "top1")
+        assert (evaluation.name, evaluation.count, evaluation.metric) == ("fashion-mnist-eval", 3000, named("top1"))
         assert not calibration.second_class
         assert calibration.preprocessing == evaluation.preprocessing
     assert embedded_sets("0" * 64) is None

@@ -50,7 +50,7 @@ def test_no_code_runs_before_the_samples_are_asked_for(tmp_path: Path) -> None:
     path = feeds(tmp_path, "feeds_lazy", "    raise SystemExit('ran')")
     (tmp_path / "feeds_lazy.py").write_text("raise SystemExit('ran')")
     assert load_set(path).digest()
-    with pytest.raises(SystemExit, match="ran"):
+    with pytest.raises(CalibrationError, match="raised SystemExit: ran"):
         next(samples(load_set(path), (X,)))
 
 

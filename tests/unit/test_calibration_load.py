@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeopt.calibration import check, load_set, samples
+from edgeopt.calibration import check, judging, kinds, load_set, samples
 from edgeopt.calibration import load as load_module
 from edgeopt.errors import CalibrationError
+from edgeopt.metrics import NAMES
 from edgeopt.model import TensorSpec
+from tests.unit.test_calibration_wav import pcm
 
 ROOT = Path(__file__).resolve().parents[2]
 X = TensorSpec(name="x", dtype="float32", shape=("N", 3, 2, 2))
@@ -67,7 +69,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 REFUSED = [
-    (VALID, 'kind = "arrays"', 'kind = "array"', 'kind: unknown value "array"; known: arrays, images, python, random.'),
+    (VALID, 'kind = "arrays"', 'kind = "array"', 'kind: unknown value "array"; known: arrays, folder, images, '),
     (VALID, 'kind = "arrays"', "", "kind: is missing; it must be a text."),
     (VALID, "edgeopt.set/1", "edgeopt.set/9", 'schema: unknown value "edgeopt.set/9"'),
     (VALID, 'name = "a"', "name = 3", "name: must be a text, got 3."),
@@ -76,7 +78,7 @@ REFUSED = [
     (VALID, "start = 0", "stride = 0", "stride: must be 1 or more, got 0."),
     (VALID, "start = 0", "limit = 0", "limit: must be 1 or more, got 0."),
     (VALID, "start = 0", "start = 6", "count: 0 of 6 samples are left, 1 wanted."),
-    (VALID, "top1", "top-1", 'metric: unknown value "top-1"; known: top1. Did you mean "top1"?'),
+    (VALID, "top1", "top-1", 'metric: unknown value "top-1"; known: top1, top5, top, '),
     (VALID, 'metric = "top1"', "", "metric: is missing beside labels"),
     (VALID, 'labels = "l.npy"', "", "metric: needs labels."),
     (VALID, '"l.npy"', '"l.json"', 'labels: "l.json" is none of .npy, .npz, .csv, .txt.'),
@@ -283,9 +285,29 @@ def test_the_page_on_sets_is_true(tmp_path: Path) -> None:
         picture = rng.integers(0, 256, (300, 400, 3)).astype(np.uint8)
         Image.fromarray(picture).save(tmp_path / f"photos/{index}.jpg")
     (tmp_path / "labels.csv").write_text("file,label\n0.jpg,3\n1.jpg,1\n")
+    for name in ("frames", "masks", "gains", "calls"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "frames/1.raw").write_bytes(bytes(16) + rng.integers(0, 9999, (64, 64)).astype(">i2").tobytes())
+    np.save(tmp_path / "masks/1.npy", np.zeros((64, 64), np.uint8))
+    np.save(tmp_path / "gains/1.npy", np.ones(1, np.float32))
+    (tmp_path / "sentences.jsonl").write_text('{"input_ids": [1, 2]}\n{"input_ids": [1, 3]}\n{"input_ids": [4]}\n')
+    (tmp_path / "pairs.csv").write_text("i,j,score\n0,1,0.5\n1,2,0.1\n")
+    pcm(tmp_path / "calls/a.wav", rng.integers(-99, 99, 3000), rate=16000)
+    pcm(tmp_path / "calls/b.wav", rng.integers(-99, 99, 2000), rate=16000)
+    (tmp_path / "speech.csv").write_text("file,label\na.wav,0\nb.wav,1\n")
     image = TensorSpec(name="image", dtype="float32", shape=("N", 3, 8, 8))
+    frame = TensorSpec(name="image", dtype="float32", shape=("N", 1, 64, 64))
+    tokens = [
+        TensorSpec(name=n, dtype="int64", shape=("N", "S")) for n in ("input_ids", "attention_mask", "token_type_ids")
+    ]
+    state = TensorSpec(name="state", dtype="float32", shape=(2, "N", 128))
+    sound = TensorSpec(name="input", dtype="float32", shape=("N", 576))
+    gain = TensorSpec(name="gain", dtype="float32", shape=("N", 1))
     inputs = {
-        "arrays": (image, TensorSpec(name="gain", dtype="float32", shape=("N", 1))),
+        "arrays": (image, gain),
+        "folder": (frame, gain),
+        "tokens": tuple(tokens),
+        "wav": (sound, state, TensorSpec(name="sr", dtype="int64", shape=())),
         "images": (TensorSpec(name="input", dtype="float32", shape=("N", 3, 224, 224)),),
         "python": (TensorSpec(name="input", dtype="float32", shape=(1, 3, 8, 8)),),
         "random": (image,),
@@ -293,9 +315,30 @@ def test_the_page_on_sets_is_true(tmp_path: Path) -> None:
     seen = []
     for example in examples:
         dataset = load_set(write(tmp_path, example))
-        check(dataset, inputs[dataset.kind])
+        check(dataset, inputs[dataset.kind], run=lambda feeds: {"stateN": feeds["state"] + np.float32(1)})
         seen.append(dataset.kind)
     assert tuple(seen) == load_module.KINDS
     known = {key for keys in load_module._KEYS.values() for key in keys}
-    for key in (*known, *load_module._ARRAY_INPUT, *load_module._IMAGE_INPUT):
+    parameters = [key for keys in judging._KEYS.values() for key in keys]
+    more = (
+        *kinds._FOLDER_INPUT,
+        *kinds._BYTES_ONLY,
+        *judging._OWN,
+        *parameters,
+        *NAMES,
+        "window",
+        "hop",
+        "before",
+        "tail",
+    )
+    for key in (
+        *known,
+        *load_module._ARRAY_INPUT,
+        *load_module._IMAGE_INPUT,
+        *more,
+        "axes",
+        "integer",
+        "value",
+        "from",
+    ):
         assert re.search(rf"\b{key}\b", page), key

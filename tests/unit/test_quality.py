@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeopt.errors import CalibrationError
 from edgeopt.quality import Agreement, Metric, Quality, compare, gate, relative_error
 
 
@@ -77,6 +79,97 @@ def test_gate_by_metric_agreement_floor_and_finiteness() -> None:
     assert "below the floor" in str(gate(runs([e + 0 for e in eye], [np.float32(0.3) * e for e in eye]), None))
     assert "NaN" in str(gate(runs(eye, [e * np.float32(np.nan) for e in eye]), None))
     assert "shape" in str(gate(runs(eye, [e[:, :3] for e in eye]), None))
+
+
+def judged(metric: str, before: list[float], after: list[float], labels: list[float]) -> Quality:
+    return runs(
+        [np.float32([[v]]) for v in before],
+        [np.float32([[v]]) for v in after],
+        labels,
+        metric,
+    )
+
+
+def test_a_metric_where_lower_is_better_drops_by_rising() -> None:
+    seen = judged("mae", [1.0, 2.0, 3.0, 4.0], [1.2, 2.2, 3.2, 4.2], [1.1, 1.9, 3.1, 3.9])
+    assert seen.metric is not None
+    assert (seen.metric.better, seen.metric.unit) == ("lower", "number")
+    assert seen.metric.drop == pytest.approx(seen.metric.artifact - seen.metric.reference)
+    assert seen.metric.drop == pytest.approx(0.1, abs=1e-6)
+    assert "MAE rises from 0.1 to 0.2, more than 5% of the float model's" in str(gate(seen, None))
+    assert "more than 50.00% of the float model's allowed" in str(gate(seen, 0.5))
+    assert gate(seen, 1.01) is None
+    better = judged("mae", [1.2, 2.2], [1.0, 2.0], [1.0, 2.0])
+    assert better.metric is not None
+    assert better.metric.drop < 0
+    assert gate(better, 0.0) is None
+
+
+def test_probabilities_agree_on_their_side_of_a_half() -> None:
+    seen = runs([np.float32([[p]]) for p in (0.2, 0.6, 0.9, 0.5)], [np.float32([[p]]) for p in (0.3, 0.4, 0.8, 0.5)])
+    assert seen.agreement == Agreement(top1=0.75, ties=0.0, of="decision at 0.5")
+    assert "decision at 0.5 agreement with the float model is 75.00%" in str(gate(seen, 0.1))
+    assert runs([np.float32([[1.5]])], [np.float32([[1.4]])]).agreement is None  # no probability
+    other = judged("auc", [0.2, 0.6, 0.9, 0.5], [0.3, 0.4, 0.8, 0.5], [0, 1, 1, 0])
+    assert other.metric is not None
+    assert (other.metric.name, other.metric.reference, other.metric.artifact) == ("AUC", 1.0, 0.75)
+    assert (other.metric.unit, other.metric.scale, other.metric.shown(0.75)) == ("index", 1.0, "0.7500")
+    assert "AUC falls from 1.0000 to 0.7500, more than 0.05" in str(gate(other, None))
+    assert "AUC falls from 1.0000 to 0.7500, more than 0.2 allowed" in str(gate(other, 0.2))
+    assert gate(other, 0.25) is None
+    assert other.agreement == seen.agreement
+    assert other.outcomes is not None
+    assert (other.outcomes.kind, other.outcomes.judged_by) == ("agreement", "AUC")
+
+
+def test_maps_and_numbers_keep_their_sqnr_and_have_no_answer() -> None:
+    rng = np.random.default_rng(0)
+    reference = [rng.standard_normal((1, 3, 4, 4)).astype(np.float32) for _ in range(3)]
+    test = [r + np.float32(0.01) for r in reference]
+    labels = [r[0].argmax(axis=0) for r in reference]
+    seen = runs(reference, test, labels, "miou")
+    assert seen.metric is not None
+    assert (seen.metric.reference, seen.metric.artifact) == (1.0, 1.0)
+    assert (seen.agreement, seen.outcomes) == (None, None)
+    assert 30 < seen.sqnr_db < 50
+
+
+def test_outputs_of_unlike_length_are_judged_as_a_whole() -> None:
+    reference = [np.ones((1, n, 4), np.float32) for n in (3, 5, 3)]
+    seen = runs(reference, [r * np.float32(1.01) for r in reference])
+    assert seen.slices == ()
+    assert seen.outputs[0].sqnr_db == pytest.approx(40, abs=0.1)
+
+
+def test_text_agrees_where_all_of_it_does() -> None:
+    def text(*steps: int) -> np.ndarray:
+        return np.eye(4, dtype=np.float32)[list(steps)][None]
+
+    feeds = [{"i": np.array(i)} for i in range(2)]
+    reference, test = [text(1, 2, 0), text(3, 3, 0)], [text(1, 0, 0), text(3, 0, 0)]
+    labels = [(1, 2), (3,)]
+    seen = compare(
+        lambda f: {"y": reference[int(f["i"])]}, lambda f: {"y": test[int(f["i"])]}, feeds, labels=labels, metric="cer"
+    )
+    assert seen.agreement == Agreement(top1=0.5, ties=0.0, of="decoded text")
+    assert seen.metric is not None
+    assert (seen.metric.reference, seen.metric.artifact) == (0.0, pytest.approx(1 / 3))
+    assert "CER rises from 0.00% to 33.33%" in str(gate(dataclasses.replace(seen, slices=()), None))
+    assert seen.outcomes is not None
+    assert (seen.outcomes.kind, seen.outcomes.better) == ("CER", "lower")
+    assert seen.outcomes.rows().tolist() == [[0.5, 2], [0, 1]]
+
+
+def test_an_artifact_of_nan_or_another_shape_is_refused_and_not_judged() -> None:
+    for broken in (np.float32([[np.nan]]), np.float32([[1, 2]])):
+        seen = runs([np.float32([[1]])] * 2, [broken] * 2, [1, 2], "mae")
+        assert seen.metric is None
+        assert "NaN, infinity or another shape" in str(gate(seen, None))
+
+
+def test_labels_that_are_too_few_are_an_error() -> None:
+    with pytest.raises(CalibrationError, match="there are 1 labels and more samples"):
+        runs([np.float32([[1, 0]])] * 2, [np.float32([[1, 0]])] * 2, [0], "top1")
 
 
 def test_relative_error() -> None:

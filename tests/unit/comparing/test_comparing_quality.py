@@ -10,10 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgeopt.bundle import JudgedOn, outcome_files
 from edgeopt.comparing import Limits, Request, answers
+from edgeopt.comparing.gates import judge
+from edgeopt.comparing.markdown import quality_words
 from edgeopt.comparing.sources import locate, open_artifact
 from edgeopt.errors import BenchError, BundleError, CalibrationError
-from edgeopt.outcomes import paired_drop
+from edgeopt.outcomes import Outcomes, pack, paired_drop
 from edgeopt.quality import compare
 from tests.unit.comparing import bundles
 from tests.unit.comparing.bundles import labelled_set, model, outcomes, scores
@@ -201,3 +204,87 @@ def test_a_recording_cannot_be_judged_on_a_set(tmp_path: Path) -> None:
     a, b = recording(tmp_path / "a.json"), recording(tmp_path / "b.json", seed=2)
     with pytest.raises(BenchError, match="--data judges two artifacts"):
         comparing.run(Request(a=a, b=b, limits=Limits(), data="x.toml"))
+
+
+# other metrics
+
+
+def valued(values: list[float], weights: list[float], **changes: Any) -> dict[str, bytes]:
+    given: Json = {"kind": "CER", "samples_sha256": "5" * 64, "count": len(values), "right": b"", "better": "lower"}
+    arrays = {"values": np.array(values, "<f4").tobytes(), "weights": np.array(weights, "<f4").tobytes()}
+    seen = {"int8": Outcomes(**(given | (arrays if values else {}) | changes))}
+    return outcome_files(JudgedOn(set_name="lines", set_sha256="3" * 64, source_sha256="4" * 64, outcomes=seen))
+
+
+def test_values_of_samples_are_paired_by_their_weights(tmp_path: Path) -> None:
+    weights = [10.0, 20.0, 5.0] * 20
+    a, b = [0.1, 0.0, 0.2] * 20, [0.1, 0.05, 0.2] * 20
+    found = recorded(tmp_path, valued(a, weights), valued(b, weights))
+    assert (found["kind"], found["better"], found["unit"]) == ("CER", "lower", "share")
+    assert found["a"] == pytest.approx(2 / 35)
+    assert found["drop"] == pytest.approx(1 / 35)  # what B lost, although its figure is higher
+    assert found["low"] < found["drop"] < found["high"]
+    words = quality_words(found)
+    assert words.startswith("CER: A 5.71 %, B 8.57 %; worse by +2.86 points, 95 % interval +")
+    gates = judge(Limits(drop=0.01), {}, {}, found)
+    assert gates[0]["state"] == "broken"
+    assert "rise in CER +2.86 points" in gates[0]["text"]
+
+
+def test_a_number_is_held_against_a_share_of_its_own_value(tmp_path: Path) -> None:
+    weights = [1.0] * 30
+    found = recorded(
+        tmp_path,
+        valued([2.0] * 30, weights, kind="MAE", unit="number"),
+        valued([2.1, 2.05] * 15, weights, kind="MAE", unit="number"),
+    )
+    assert quality_words(found).startswith("MAE: A 2, B 2.075; worse by +0.075, 95 % interval +0.06")
+    assert judge(Limits(drop=0.10), {}, {}, found)[0]["state"] == "held"
+    broken = judge(Limits(drop=0.01), {}, {}, found)[0]
+    assert broken["state"] == "broken"
+    assert "rise in MAE +3.75 %" in broken["text"]
+
+
+def test_an_index_is_compared_as_it_is(tmp_path: Path) -> None:
+    weights = [1.0] * 30
+    kind = {"kind": "likeness", "unit": "index", "better": "higher"}
+    found = recorded(tmp_path, valued([0.5] * 30, weights, **kind), valued([0.46, 0.48] * 15, weights, **kind))
+    assert quality_words(found).startswith("likeness: A 0.5000, B 0.4700; drop +0.0300, 95 % interval +0.02")
+    assert judge(Limits(drop=0.05), {}, {}, found)[0]["state"] == "held"
+    broken = judge(Limits(drop=0.01), {}, {}, found)[0]
+    assert broken["state"] == "broken"
+    assert "drop in likeness +0.0300" in broken["text"]
+    assert broken["text"].endswith("; 0.01 allowed")
+
+
+def test_samples_that_belong_together_widen_the_interval(tmp_path: Path) -> None:
+    right, wrong = [1] * 200, [1] * 180 + [0] * 20
+    groups = np.repeat(np.arange(10), 20).astype("<i4").tobytes()
+    alone = paired_drop(np.array(right, bool), np.array(wrong, bool))
+    files = [
+        valued([], [], kind="top1", count=200, right=pack(bytearray(bits)), groups=groups) for bits in (right, wrong)
+    ]
+    found = recorded(tmp_path, *files)
+    assert found["drop"] == pytest.approx(0.1)
+    assert found["high"] - found["low"] > 1.5 * (alone.high - alone.low)
+
+
+def test_a_metric_without_values_of_samples_says_so(tmp_path: Path) -> None:
+    bits = {"kind": "agreement", "right": pack(bytearray(ONES)), "count": 20}
+    a = valued([], [], **bits, judged_by="AUC")
+    b = {"outcomes.json": a["outcomes.json"].replace(b"4" * 64, b"9" * 64)}
+    found = recorded(tmp_path, a, b)
+    assert found["compared"] is False
+    assert "AUC has no value for a single sample" in found["reason"]
+    assert "--data" in found["reason"]
+
+
+def test_an_auc_is_judged_now_with_a_bootstrap(tmp_path: Path) -> None:
+    files = [model(tmp_path / f"{name}.onnx", weights) for name, weights in (("a", RIGHT), ("b", WORSE))]
+    data = labelled_set(tmp_path / "set", [0, 1, 2, 3] * 5, [0, 1, 0, 1] * 5)
+    data.write_text(data.read_text().replace('"top1"', '{ name = "auc", positive = 1 }'))
+    found = answers.judge_now(*(open_artifact(locate(file)) for file in files), str(data))[0]
+    # the scores of class 1: 0, 3, 0, 0 in both
+    assert (found["kind"], found["a"], found["b"], found["drop"]) == ("AUC", 0.75, 0.75, 0)
+    assert "bootstrap" in found["method"]
+    assert judge(Limits(drop=0.01), {}, {}, found)[0]["state"] == "held"
