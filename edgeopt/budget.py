@@ -61,6 +61,15 @@ def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
     )
 
 
+def parse_size(what: str, text: str) -> int:
+    """Bytes of a text such as ``64KB``; ``what`` names it in errors.
+
+    Raises:
+        ValueError: no number with a unit.
+    """
+    return max(1, int(_quantity(what, text.strip(), _BYTES)))
+
+
 def _quantity(what: str, text: str, units: Mapping[str, int] | Mapping[str, Decimal], *, zero: bool = False) -> Decimal:
     match = _QUANTITY.fullmatch(text)
     example = f"{next(iter(units)) if len(units) == 1 else list(units)[len(units) // 2]}"

@@ -23,11 +23,14 @@ Exit codes:
 
 COMMANDS = {
     "build": ("edgeopt.cli.build:command", "Optimize a model for a device and write a verified, measured bundle."),
+    "plan": ("edgeopt.cli.plan:command", "Show what a build would try, and why; nothing is run."),
+    "init": ("edgeopt.cli.init:command", "Write a commented project file for a model."),
     "verify": ("edgeopt.cli.verify:command", "Check a bundle: its files, its contract and its answers here."),
     "bench": ("edgeopt.cli.bench:command", "Measure a bundle or an ONNX model on this machine."),
     "compare": ("edgeopt.cli.compare:command", "Compare two bundles, models or measurements; gate a release on it."),
     "inspect": ("edgeopt.cli.inspect:command", "Show what a model or a bundle holds and what it costs."),
     "targets": ("edgeopt.cli.targets:command", "List, show and check device profiles."),
+    "completion": ("edgeopt.cli.completion:command", "Print the script that completes commands in a shell."),
     "doctor": ("edgeopt.cli.doctor:command", "Say what this machine can build and measure, and what is missing."),
 }
 """Every subcommand: where it is, and its line in the help."""

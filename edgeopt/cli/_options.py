@@ -34,7 +34,15 @@ shape_option = click.option(
     "shapes",
     multiple=True,
     metavar="NAME=1x3x224x224",
-    help="Fix the shape of an input; may be repeated.",
+    help="Fix the shape of an input, or open it: NAME=Nx3x224x224; a type may follow, :int64. Repeatable.",
+)
+
+
+custom_ops_option = click.option(
+    "--custom-ops",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="LIBRARY",
+    help="Shared library with the model's own operators, for this machine; its code runs.",
 )
 
 

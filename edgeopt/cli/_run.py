@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import select
@@ -32,12 +33,17 @@ class _Stopped(BaseException):
         self.number = number
 
 
+_arrived: list[int] = []
+"""Signals so far: an import or a library that swallows the exception turns it into an error of its own."""
+
+
 def stop_signals() -> None:
     """Turn SIGINT, SIGTERM and SIGHUP into exceptions, so that temporary files and child processes go away."""
     first: float | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal first
+        _arrived.append(number)
         if first is not None and time.monotonic() - first < _PATIENCE:
             return
         first = time.monotonic()
@@ -87,18 +93,28 @@ def _outcome(group: click.Group, args: Sequence[str]) -> int:
     except EdgeoptError as error:
         if debug():
             _say(traceback.format_exc().rstrip())
+        if _arrived:
+            return _stopped(_arrived[0])
         _say(f"error: {error.message}" + (f"\n{error.remedy}" if error.remedy else ""))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted; nothing was written")
-        return INTERRUPTED
+        return _stopped(signal.SIGINT)
     except _Stopped as stopped:
-        _say(f"stopped by {signal.Signals(stopped.number).name}; nothing was written")
-        return 128 + stopped.number
+        return _stopped(stopped.number)
     except Exception as error:  # the last resort: a sentence instead of a traceback
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             raise
+        if _arrived:
+            return _stopped(_arrived[0])
         return _unexpected(error, debug=debug())
+
+
+def _stopped(number: int) -> int:
+    if number == signal.SIGINT:
+        _say("interrupted; nothing was written")
+        return INTERRUPTED
+    _say(f"stopped by {signal.Signals(number).name}; nothing was written")
+    return 128 + number
 
 
 def _usage(error: click.UsageError) -> int:
@@ -124,6 +140,10 @@ def _unexpected(error: Exception, *, debug: bool) -> int:
         _say(traceback.format_exc().rstrip())
     if isinstance(error, OSError) and error.strerror:
         _say(f"error: {error.strerror}" + (f": {error.filename}" if error.filename is not None else ""))
+        if error.errno == errno.ENOSPC:
+            import tempfile
+
+            _say(f"Free some space there, or in the folder for temporary files, {tempfile.gettempdir()} (TMPDIR).")
     else:
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         _say(f"internal error: {text}" + ("" if debug else "; run again with --debug for the traceback"))

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.console import bytes_text, fields, result_table
+from edgeopt.quality import DIGITS
 from edgeopt.report import stability
+from edgeopt.report.text import size_against
 
 Json = Mapping[str, Any]
 Rows = list[tuple[str, str]]
@@ -54,10 +56,13 @@ def quality_text(quality: Json) -> str:
 
 
 def _metric(metric: Json) -> str:
-    half = metric.get("half_width")
-    spread = "" if half is None else f" +- {100 * half:.2f}"
-    change = f"{100 * abs(metric['drop']):.2f}{spread} points {'lost' if metric['drop'] >= 0 else 'gained'}"
-    return f"{metric['name']} {metric['artifact']:.2%}, float {metric['float']:.2%} ({change})"
+    half, unit = metric.get("half_width"), metric.get("unit", "share")
+    words = ("better", "worse") if metric.get("better") == "lower" else ("gained", "lost")
+    factor, digits, points = (100, ".2f", " points") if unit == "share" else (1, DIGITS[unit], "")
+    spread = "" if half is None else f" +- {factor * half:{digits}}"
+    change = f"{factor * abs(metric['drop']):{digits}}{spread}{points} {words[metric['drop'] >= 0]}"
+    shown = DIGITS[unit]
+    return f"{metric['name']} {metric['artifact']:{shown}}, float {metric['float']:{shown}} ({change})"
 
 
 def _facts(manifest: Json, summary: Json, root: Path) -> Rows:
@@ -76,12 +81,9 @@ def _facts(manifest: Json, summary: Json, root: Path) -> Rows:
 
 
 def _size(manifest: Json, now: int) -> str:
-    before = manifest["source"]["bytes"]
-    factor = before / now if now else 1.0
-    told = f"{factor:.1f}x smaller than" if factor >= 1.05 else "as large as"
-    if factor <= 0.95:
-        told = f"{1 / factor:.1f}x as large as"
-    return f"{told} {manifest['source']['file']} ({bytes_text(before)})"
+    source = manifest["source"]
+    told = size_against(source, now, source["file"])
+    return f"{told} ({bytes_text(source['bytes'])})" if source["file"] in told else told
 
 
 def _latency(latency: Json) -> str:
@@ -133,7 +135,9 @@ def _doubts(manifest: Json, summary: Json) -> Rows:
     where, target = manifest["measured_on"], manifest["target"]["name"]
     rows: Rows = []
     if summary["latency"]["measurement"] is None:
-        rows.append(("not measured", "latency and memory, here or on the device (--effort none)"))
+        unrun = any(text.startswith("UNVERIFIED") for text in manifest["verdict"]["warnings"])
+        why = "nothing of the network can be run here" if unrun else "--effort none"
+        rows.append(("not measured", f"latency and memory, here or on the device ({why})"))
     elif not where["is_target"]:
         rows.append(
             ("not measured", f"on {target}: latency and memory are those of this build host, {where['machine']}")

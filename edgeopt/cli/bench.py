@@ -16,6 +16,7 @@ import click
 
 from edgeopt.cli._options import (
     PATH,
+    custom_ops_option,
     effort_option,
     emit_json,
     emit_path,
@@ -61,10 +62,11 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """Where to run: a provider, None for the usual one, and whether another one will do."""
+    """Where to run: a provider, None for the usual one, whether another one will do, and with which operators."""
 
     provider: str | None
     allow_fallback: bool
+    custom_ops: Path | None
 
 
 def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -97,6 +99,7 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option("--allow-fallback", is_flag=True, help="Measure even where nodes run on another provider than asked for.")
 @click.option("--no-pin", is_flag=True, help="Leave processes to the scheduler instead of keeping them on fixed CPUs.")
 @shape_option
+@custom_ops_option
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the measurement, raw samples included, as JSON.")
 @json_option
 @quiet_option
@@ -110,6 +113,7 @@ def command(
     allow_fallback: bool,
     no_pin: bool,
     shapes: Sequence[str],
+    custom_ops: Path | None,
     output: Path | None,
     as_json: bool,
     quiet: bool,
@@ -128,7 +132,7 @@ def command(
     if output is not None:
         check_output(output, "edgeopt.measurement")
     step = steps(quiet)
-    asked = _Asked(provider=provider, allow_fallback=allow_fallback)
+    asked = _Asked(provider=provider, allow_fallback=allow_fallback, custom_ops=custom_ops)
     with contextlib.ExitStack() as stack:
         work = stack.enter_context(_bundle_work(model, asked) if model.is_dir() else _model_work(model, fixed, asked))
         try:
@@ -164,7 +168,8 @@ def _bundle_work(root: Path, asked: _Asked) -> Iterator[_Work]:
 
     read(root)
     try:
-        contract = manifest.parse(manifest.read(str(root)))
+        library = None if asked.custom_ops is None else str(asked.custom_ops)
+        contract = verify.with_library(manifest.parse(manifest.read(str(root))), library)
         manifest.check_files(contract, sums.check_listed(str(root), sums.DEVICE))
         contract = contract._replace(provider=asked.provider or contract.provider)
         for text in verify.machine_warnings(contract):
@@ -210,6 +215,8 @@ def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]], asked: _Asked
     from runtime_bench import Subject
 
     options = {} if asked.provider is None else {"provider": asked.provider}
+    if asked.custom_ops is not None:
+        options["custom_ops"] = str(asked.custom_ops.resolve())
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
         sample = {spec.name: _noise(Path(folder), i, spec) for i, spec in enumerate(model.inputs)}
         yield _Work(

@@ -9,15 +9,16 @@ from typing import Any
 
 import click
 
-from edgeopt.cli._options import PATH, emit_json, json_option, quiet_option, steps
+from edgeopt.cli._options import PATH, custom_ops_option, emit_json, json_option, quiet_option, steps
 from edgeopt.console import result_table
 
 
 @click.command()
 @click.argument("bundle", type=PATH)
+@custom_ops_option
 @json_option
 @quiet_option
-def command(bundle: Path, as_json: bool, quiet: bool) -> None:
+def command(bundle: Path, custom_ops: Path | None, as_json: bool, quiet: bool) -> None:
     """Check a bundle: its files, its identity, the runtime, and its answers here.
 
     Exit 6 when the runtime is missing or too old, 7 when the answers are not within the bundle's tolerance, 9 when
@@ -27,7 +28,7 @@ def command(bundle: Path, as_json: bool, quiet: bool) -> None:
 
     try:
         with steps(quiet)("verify"):
-            result = verify(bundle)
+            result = verify(bundle, custom_ops=custom_ops)
     except VerificationError as error:
         _show(error.result, as_json)
         raise

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from edgeopt.cli import doctor
+from edgeopt.pipeline import Request, build
 from tests.conftest import ROOT, Run, clean_environment
+from tests.short_sets import NET, short_sets
 from tests.unit.cli.conftest import Call, seal
 from tests.unit.runtime_bench.conftest import Bundle
 
-BUILD = [sys.executable, "-m", "edgeopt", "build", str(ROOT / "calibration" / "fashion-mnist.onnx"), "--target", "host"]
+BUILD = [sys.executable, "-m", "edgeopt", "build", str(NET), "--target", "host"]
 
 
 def test_inspect_a_model(call: Call, model: Path) -> None:
@@ -188,8 +190,9 @@ def test_a_failed_build_writes_nothing(call: Call, arguments: list[str], code: i
 
 def test_a_build_with_warnings_prints_pure_json(edgeopt: Run, tmp_path: Path) -> None:
     """C01, C03."""
-    (tmp_path / "mödel dir").mkdir()
-    done = edgeopt(*BUILD[3:], "-o", "mödel dir/out (1)", "--effort", "none", "--json", env={"LC_ALL": "C"})
+    _, images = short_sets(tmp_path / "mödel dir")  # one set for both: a part of it is held out, with a warning
+    options = ("--calib", images, "--effort", "none", "--json")
+    done = edgeopt(*BUILD[3:], "-o", "mödel dir/out (1)", *options, env={"LC_ALL": "C"})
     assert done.returncode == 0
     assert json.loads(done.stdout)["bundle"] == "mödel dir/out (1)"
     assert b"write bundle" in done.stderr
@@ -199,11 +202,11 @@ def test_a_build_with_warnings_prints_pure_json(edgeopt: Run, tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of the embedded network, not measured."""
-    out = tmp_path_factory.mktemp("built") / "out"
-    subprocess.run(
-        [*BUILD, "-o", str(out), "--effort", "none"], env=clean_environment(), check=True, capture_output=True
-    )
-    return out
+    folder = tmp_path_factory.mktemp("built")
+    calib, evaluate = short_sets(folder)
+    return build(
+        Request(model=NET, target="host", out=folder / "out", calib=calib, evaluate=evaluate, effort="none")
+    ).root
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

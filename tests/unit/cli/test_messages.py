@@ -5,21 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import parser
 
-from edgeopt.cli import group
-from edgeopt.cli._run import run
-from tests.conftest import ROOT, clean_environment
-
-Call = Callable[..., tuple[int, str, str]]
-NET = ROOT / "calibration" / "fashion-mnist.onnx"
+from edgeopt.pipeline import Request, build
+from tests.conftest import ROOT
+from tests.short_sets import NET, short_sets
+from tests.unit.cli.conftest import Call
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1,3,8,8] x, float[4,3,3,3] w) => (float[n,4,h,k] y)
@@ -34,22 +29,14 @@ g (float[1,3,8,8] x, float[4,3,3,3] w) => (float[n,4,h,k] y)
 """A Pad whose amounts hang on a chain of constants: the output's sizes are known only once it is folded."""
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def runs(*args: str | Path) -> tuple[int, str, str]:
-        code = run(group, [str(a) for a in args])
-        return code, *capsys.readouterr()
-
-    return runs
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of the embedded network, not measured."""
-    out = tmp_path_factory.mktemp("built") / "out"
-    command = [sys.executable, "-m", "edgeopt", "build", str(NET), "-t", "host", "-o", str(out), "--effort", "none"]
-    subprocess.run(command, env=clean_environment(), check=True, capture_output=True)
-    return out
+    folder = tmp_path_factory.mktemp("built")
+    calib, evaluate = short_sets(folder)
+    return build(
+        Request(model=NET, target="host", out=folder / "out", calib=calib, evaluate=evaluate, effort="none")
+    ).root
 
 
 @pytest.fixture

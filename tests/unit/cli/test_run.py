@@ -15,7 +15,7 @@ import click
 import pytest
 
 from edgeopt import errors
-from edgeopt.cli import group
+from edgeopt.cli import _run, group
 from edgeopt.cli._group import LazyGroup, SuggestingGroup
 from edgeopt.cli._run import run
 from tests.conftest import Run, clean_environment
@@ -106,7 +106,7 @@ def test_control_characters_of_a_hostile_name_are_spelled_out(capsys: pytest.Cap
     ("args", "said"),
     [
         (["biuld"], 'error: No such command "biuld". Did you mean "build"?\nTry "edgeopt --help".\n'),
-        (["qqqqqq"], 'error: No such command "qqqqqq". Commands: build, verify,'),
+        (["qqqqqq"], 'error: No such command "qqqqqq". Commands: build, plan,'),
         (["targets", "lst"], 'error: No such command "lst". Did you mean "list"?\nTry "edgeopt targets --help".\n'),
         (["targets", "list", "--jsn"], "--json"),
         (["--versoin"], "--version"),
@@ -267,3 +267,25 @@ def test_a_name_that_is_not_utf8_comes_out_byte_for_byte(monkeypatch: pytest.Mon
 def test_python_dash_m_is_the_same_command(edgeopt: Run) -> None:
     done = edgeopt("--version")
     assert (done.returncode, done.stdout) == (0, b"edgeopt, version 0.1.0\n")
+
+
+@pytest.mark.parametrize("error", [errors.EdgeoptError("onnxruntime does not import"), RuntimeError("half imported")])
+def test_an_interrupt_wins_over_the_error_that_it_became(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def swallows() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+    monkeypatch.setattr(_run, "_arrived", [])
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        _run.stop_signals()
+        code = run(click.Group("edgeopt", commands={"x": swallows}), ["x"])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (code, capsys.readouterr().err) == (130, "interrupted; nothing was written\n")

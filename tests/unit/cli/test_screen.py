@@ -144,5 +144,8 @@ def test_quality_in_one_line() -> None:
     assert "(0.75 points gained); outputs identical (400" in quality_text(quality)
     quality["outputs"].append({"sqnr_db": "-inf"})
     assert "SQNR -inf dB" in quality_text(quality)
+    quality["metric"] = {"name": "Pearson", "float": 0.66, "artifact": 0.65375, "drop": 0.00625, "unit": "index"}
+    quality["metric"]["half_width"] = 0.0012
+    assert quality_text(quality).startswith("Pearson 0.6538, float 0.6600 (0.0063 +- 0.0012 lost); ")
     quality["verified"] = False
     assert quality_text(quality).startswith("not verified")
