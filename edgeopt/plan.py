@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from edgeopt.memory import Footprint
@@ -22,7 +22,7 @@ class Step:
     """One change to try.
 
     Attributes:
-        kind: ``"pass"`` (a rewrite that keeps semantics) or ``"quantize"``.
+        kind: ``"pass"`` (a rewrite that keeps semantics), ``"quantize"`` or ``"finish"`` (a rewrite of all artifacts).
         params: plain JSON values.
         requires: name of the step that must have been kept before this one makes sense.
     """
@@ -65,17 +65,23 @@ class StepResult:
     seconds: float
 
 
-def ladder(passes: Iterable[str], *, calibrated: bool, exclude: Sequence[str] = ()) -> tuple[Step, ...]:
-    """The steps in the order of their risk: rewrites that keep every value, then int8, then its refinements.
+def ladder(
+    rewrites: Sequence[Step],
+    *,
+    calibrated: bool,
+    exclude: Sequence[str] = (),
+    finishing: Sequence[Step] = (),
+) -> tuple[Step, ...]:
+    """The steps in the order of their risk: rewrites that keep every value, int8, its refinements, finishing rewrites.
 
     Args:
-        passes: names of the rewrites, in their order.
+        rewrites: in their order.
+        finishing: the backend's own; they run on the float and on the int8 model.
         calibrated: real calibration data exists. Without it there is no int8 activation.
         exclude: node keys that stay in float.
     """
-    steps = [Step(kind="pass", name=name, why="same values, less work or fewer bytes") for name in passes]
     if not calibrated:
-        return tuple(steps)
+        return (*rewrites, *finishing)
     int8 = Step(
         kind="quantize",
         name="quantize-int8",
@@ -96,7 +102,7 @@ def ladder(passes: Iterable[str], *, calibrated: bool, exclude: Sequence[str] = 
         why="rare outliers stretch the grid for everything else",
         requires=int8.name,
     )
-    return (*steps, int8, bias, percentile)
+    return (*rewrites, int8, bias, percentile, *finishing)
 
 
 def next_step(steps: Sequence[Step], results: Sequence[StepResult]) -> Step | None:

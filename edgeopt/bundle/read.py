@@ -40,9 +40,10 @@ class VerificationError(QualityError):
     """A golden output is outside its tolerance. ``result`` is the whole document, as for a bundle that passes."""
 
     def __init__(self, message: str, result: Mapping[str, Any]) -> None:
-        super().__init__(
-            message, remedy="Do not ship this bundle on this device; build it again for the device's runtime."
-        )
+        remedy = "Do not ship this bundle on this device; build it again for the device's runtime."
+        if "built unverified" in message:
+            remedy = "Build it with --custom-ops LIBRARY, so that it has answers to check."
+        super().__init__(message, remedy=remedy)
         self.result = result
 
 
@@ -125,8 +126,13 @@ def _check_schema(manifest: Any) -> None:
     raise BundleError(f"{MANIFEST}: schema is {schema!r}, expected {SCHEMA!r}")
 
 
-def verify(bundle: Bundle | Path, progress: Callable[[str], None] | None = None) -> Mapping[str, Any]:
+def verify(
+    bundle: Bundle | Path, progress: Callable[[str], None] | None = None, *, custom_ops: Path | None = None
+) -> Mapping[str, Any]:
     """Check hashes, runtime and golden outputs, exactly as ``bench.pyz verify`` does on the device.
+
+    Args:
+        custom_ops: shared library with the model's own operators; its code runs.
 
     Returns:
         The verification document of ``runtime_bench.verify_bundle``, with ``ok`` true.
@@ -139,7 +145,9 @@ def verify(bundle: Bundle | Path, progress: Callable[[str], None] | None = None)
     root = bundle.root if isinstance(bundle, Bundle) else read(bundle).root
     kinds: Mapping[int, type[EdgeoptError]] = {6: ToolchainError, 7: QualityError, 9: BundleError}
     try:
-        result: Mapping[str, Any] = runtime_bench.verify_bundle(str(root), progress)
+        result: Mapping[str, Any] = runtime_bench.verify_bundle(
+            str(root), progress, custom_ops=None if custom_ops is None else str(custom_ops)
+        )
     except runtime_bench.VerifyFailure as failure:
         kind = kinds.get(failure.code, BundleError)
         extra = "no list has it" in failure.message

@@ -37,12 +37,31 @@ class Lock:
         source_sha256: digest of the model file.
         target: name of the target.
         toolchain: version by name, of all that has an influence on the bytes.
+        data: digest of each set by its role (``calibration``, ``evaluation``); scales and golden samples come from it.
     """
 
     source_sha256: str
     target: str
     toolchain: Mapping[str, str]
     decisions: tuple[Decision, ...]
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def check_data(self, now: Mapping[str, str]) -> None:
+        """Refuse sets that are not those of the lock.
+
+        Raises:
+            BundleError: a set is missing, is another one, or was not there.
+        """
+        for role in sorted({*self.data, *now}):
+            old, new = self.data.get(role), now.get(role)
+            if old != new:
+                article = "an" if role[0] in "aeiou" else "a"
+                here = "none" if new is None else "one" if old is None else "another"
+                made = "without" if old is None else "with"
+                raise BundleError(
+                    f"the lock was made {made} {article} {role} set, and here there is {here}",
+                    remedy="Give the sets of that build with --calib and --eval, or build without --locked.",
+                )
 
     def toolchain_changes(self, now: Mapping[str, str]) -> tuple[str, ...]:
         """What differs from the versions ``now``, as ``"onnx 1.22.0 -> 1.23.0"``."""
@@ -108,11 +127,15 @@ def _lock(row: Mapping[str, Any], source: str) -> Lock:
     try:
         found = tuple(Decision(**entry) for entry in row["decisions"])
         lock = Lock(
-            source_sha256=row["source_sha256"], target=row["target"], toolchain=dict(row["toolchain"]), decisions=found
+            source_sha256=row["source_sha256"],
+            target=row["target"],
+            toolchain=dict(row["toolchain"]),
+            decisions=found,
+            data=dict(row["data"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BundleError(f"{source} is damaged: {error}") from error
-    words = [lock.source_sha256, lock.target, *lock.toolchain.values()]
+    words = [lock.source_sha256, lock.target, *lock.toolchain.values(), *lock.data.values()]
     words += [word for d in found for word in (d.kind, d.name, d.status, d.reason_code)]
     if not all(isinstance(word, str) for word in words) or not all(isinstance(d.params, dict) for d in found):
         raise BundleError(f"{source} is damaged: a value has the wrong type")

@@ -5,50 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from edgeopt import bundle, loaders, passes
 from edgeopt.bundle import Bundle
+from edgeopt.memory import footprint
 from edgeopt.model import select_keys
-from edgeopt.pipeline import data, decide, frugal, golden, measure, record, steps
+from edgeopt.pipeline import admit, data, decide, frugal, golden, measure, pixels, record, steps
 from edgeopt.pipeline.choose import choose_backend
+from edgeopt.pipeline.request import Request as Request
 from edgeopt.plan import ladder
-from edgeopt.target import Budget, load_target
+from edgeopt.target import load_target
 
 Stage = Callable[[str], AbstractContextManager[object]]
 """Progress: entered around every stage with its title."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a user asks for.
-
-    Attributes:
-        name: of the bundle and its artifacts; the model file's stem when None.
-        calib, evaluate: data sets as ``calibration.load_set`` takes them.
-        exclude: node names or keys that stay in float.
-        shapes: fixed shapes by input name.
-        effort: of the measurement: ``quick``, ``standard``, ``release``, or ``none``.
-        threads: for the measurement; the target's when None.
-        locked: a ``decisions.lock`` or a bundle to replay.
-    """
-
-    model: Path
-    target: str
-    out: Path
-    name: str | None = None
-    calib: str | None = None
-    evaluate: str | None = None
-    budget: Budget = dataclasses.field(default_factory=Budget)
-    exclude: tuple[str, ...] = ()
-    shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    effort: str = "quick"
-    seconds: float | None = None
-    threads: int | None = None
-    locked: Path | None = None
-    trust_pickle: bool = False
 
 
 def silent(title: str) -> AbstractContextManager[object]:
@@ -67,29 +39,70 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
     """
     target = load_target(request.target)
     choice = choose_backend(target)
-    name = bundle.safe_name(request.name or request.model.stem)
+    name = bundle.safe_name(request.name or loaders.default_name(request.model, request.weights))
     bundle.check_destination(request.out, name)
     with stage("load"):
-        model = loaders.load(request.model, shapes=request.shapes, trust_pickle=request.trust_pickle)
+        model = loaders.load(
+            request.model,
+            shapes=request.shapes,
+            trust_pickle=request.trust_pickle,
+            weights=request.weights,
+            force_eval=request.force_eval,
+        )
+        admitted = admit.admit(
+            model,
+            target,
+            force_eval=request.force_eval,
+            custom_ops=request.custom_ops,
+            keep_custom_ops=request.keep_custom_ops,
+            shapes=request.shapes,
+        )
+        model = admitted.model
         exclude = select_keys(model, request.exclude)
         lock = decide.load_lock(request.locked, model, target)
     with stage("check data"):
         sets = data.prepare(model, calib=request.calib, evaluate=request.evaluate)
-    rewrites = [p.name for p in (*passes.NORMALIZE, *passes.FUSIONS)]
-    plan = ladder(rewrites, calibrated=sets.calibration is not None, exclude=sorted(exclude))
+    with stage("check dimensions"):
+        model, sets = admit.settle(admitted, sets)
+    asked = pixels.Asked(kind=request.input_type, layout=request.input_layout, color=request.input_color)
+    taken = pixels.take(model, sets, asked, lock, stage)
+    model, sets = taken.model, taken.sets
+    if lock is not None:
+        lock.check_data(sets.digests())
+    weights = footprint(model).weight_bytes
+    rewrites = (*passes.normalize(request.fold_limit), *passes.FUSIONS)
+    finishing = choice.backend.passes(target)
+    plan = ladder(
+        steps.steps_of("pass", rewrites),
+        calibrated=sets.calibration is not None,
+        exclude=sorted(exclude),
+        finishing=steps.steps_of("finish", finishing),
+    )
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
         work = Path(folder)
-        outcome = steps.run(plan, model, target, choice.backend, sets, exclude=exclude, lock=lock, stage=stage)
-        frugal.release()
+        outcome = steps.run(
+            plan,
+            (*rewrites, *finishing),
+            model,
+            target,
+            choice.backend,
+            sets,
+            exclude=exclude,
+            lock=lock,
+            stage=stage,
+        )
+        outcome = dataclasses.replace(taken.conclude(outcome), plain=admitted.precision)
+        frugal.release(weights)
         with stage("lower"):
             outcome = steps.lower(outcome, choice.backend, target, name, work)
         with stage("judge quality"):
             judged = decide.judge(outcome, sets, request.budget, target, choice.backend, lock)
             samples = golden.record(outcome, sets, work)
-        frugal.release()
+        frugal.release(weights)
         with stage(f"measure ({request.effort})"):
             threads = request.threads or target.threads
-            measured = measure.run(outcome, samples, effort=request.effort, threads=threads, seconds=request.seconds)
+            effort = request.effort if admitted.runnable else "none"
+            measured = measure.run(outcome, samples, effort=effort, threads=threads, seconds=request.seconds)
         final = decide.choose(judged, measured, target, request.budget, lock)
         with stage("write bundle"):
             finished = record.Finished(

@@ -14,7 +14,7 @@ from edgeopt.bundle import Lock
 from edgeopt.errors import BudgetError, QualityError
 from edgeopt.host import probe
 from edgeopt.interpreter import Interpreter
-from edgeopt.model import Model
+from edgeopt.model import Model, node_key
 from edgeopt.pipeline.data import Sets
 from edgeopt.pipeline.measure import Measured
 from edgeopt.pipeline.steps import Outcome
@@ -89,15 +89,21 @@ def judge(
         QualityError: a lock keeps int8 and the gate refuses it here.
     """
     artifacts = {p: a.path for p, a in outcome.artifacts.items()}
-    sources = {"float32": None, "int8": outcome.quantized}
-    fused = {p: backend.fused(path, outcome.float_model, target, sources[p]) for p, path in artifacts.items()}
+    plain = outcome.plain
+    sources = {plain: (outcome.float_model, None), "int8": (outcome.rewritten, outcome.quantized)}
+    if not sets.probes:
+        return _unjudged(outcome, backend)
+    libraries = outcome.original.origin.libraries
+    fused = {p: backend.fused(path, sources[p][0], target, sources[p][1]) for p, path in artifacts.items()}
     judging = sets.evaluation
     seen = quality.compare_all(
         Interpreter(outcome.original).run,
-        {p: Interpreter(path).run for p, path in artifacts.items()},
+        {p: Interpreter(path, libraries=libraries).run for p, path in artifacts.items()},
         sets.probes if judging is None else sets.evaluation_samples(),
         labels=sets.labels(),
-        metric=None if judging is None else judging.metric,
+        metric=sets.metric(),
+        groups=sets.groups(),
+        carry=sets.carry(),
     )
     refused = None
     if "int8" in seen:
@@ -111,11 +117,28 @@ def judge(
             )
     return Judged(
         outcome=outcome,
-        default="int8" if "int8" in seen and refused is None else "float32",
+        default="int8" if "int8" in seen and refused is None else plain,
         quality=seen,
         full=judging is not None,
         fused=fused,
         refused=refused,
+    )
+
+
+def _unjudged(outcome: Outcome, backend: ModuleType) -> Judged:
+    """Where nothing can be run there is nothing to compare, and nothing to read back from the runtime."""
+    why = "not read back: the network cannot be run here"
+    nodes = tuple(
+        backend.NodeRun(key=node_key(n), op=n.op_type, runs="float", why=why) for n in outcome.float_model.graph
+    )
+    nothing = Quality(samples=0, outputs=(), slices=(), agreement=None, metric=None, finite=True)
+    return Judged(
+        outcome=outcome,
+        default=outcome.plain,
+        quality={outcome.plain: nothing},
+        full=False,
+        fused={outcome.plain: backend.Fused(nodes=nodes, mismatches=(), note=why)},
+        refused=None,
     )
 
 
@@ -128,23 +151,30 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
     """
     default, reason, code = judged.default, judged.refused, "quality" if judged.refused else ""
     warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain())]
-    float_fits = not _violations("float32", judged, measured, budget)
-    ratio = None if measured.grade == "invalid" else measured.ratio("float32", "int8")
+    plain = judged.outcome.plain
+    float_fits = not _violations(plain, judged, measured, budget)
+    ratio = None if measured.grade == "invalid" else measured.ratio(plain, "int8")
     sizes = {precision: artifact.bytes for precision, artifact in judged.outcome.artifacts.items()}
-    if default == "int8" and sizes["int8"] >= sizes["float32"] and float_fits:
-        default, reason, code = "float32", "it is not smaller than the fused float model", "size"
+    if default == "int8" and sizes["int8"] >= sizes[plain] and float_fits:
+        default, reason, code = plain, "it is not smaller than the fused float model", "size"
     if default == "int8" and ratio is not None:
         figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
         if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:
-            default, code = "float32", "slower"
+            default, code = plain, "slower"
             reason = f"slower than the fused float model on this kind of processor ({figures})"
         elif ratio[1] > 1:
             warnings.append(
                 f"int8 is slower than the fused float model on the build host ({figures}): "
                 "it ships for its size; measure on the device"
             )
+    fused = None if measured.grade == "invalid" else measured.ratio("original", plain)
+    if fused is not None and measured.verdict("original", plain) == "slower" and comparable(target):
+        warnings.append(
+            f"the rewritten float model is slower than the original here ({fused[0]:.2f}x, {fused[1]:.2f} to "
+            f"{fused[2]:.2f}): please report the network; `edgeopt compare` tells more"
+        )
     if default == "int8" and float_fits and _violations("int8", judged, measured, budget):
-        default, reason, code = "float32", "the budget holds in float only", "budget"
+        default, reason, code = plain, "the budget holds in float only", "budget"
     broken = _violations(default, judged, measured, budget)
     if broken and judged.refused is not None and not _violations("int8", judged, measured, budget):
         raise QualityError(

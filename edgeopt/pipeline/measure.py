@@ -88,10 +88,14 @@ def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds:
     from runtime_bench import BenchFailure, Subject, measure
 
     assert outcome.baseline is not None
-    subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline))]
+    library = next(iter(outcome.original.origin.libraries), None)
+    libraries = {} if library is None else {"custom_ops": str(library.resolve())}
+    subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline), options=libraries)]
     for precision, artifact in outcome.artifacts.items():
         file = f"model/{artifact.path.name}"
-        subjects.append(Subject(precision, str(artifact.path), artifact.sha256, file=file, precision=precision))
+        subjects.append(
+            Subject(precision, str(artifact.path), artifact.sha256, options=libraries, file=file, precision=precision)
+        )
     try:
         record = measure(subjects, list(golden.inputs), effort=effort, threads=threads, seconds=seconds)
     except BenchFailure as error:

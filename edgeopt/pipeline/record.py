@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt import __version__, bundle, report
+from edgeopt.backends import Artifact
 from edgeopt.bundle import Content
+from edgeopt.calibration import raw
+from edgeopt.findings import custom
 from edgeopt.memory import timeline
 from edgeopt.model import Model
 from edgeopt.pipeline.choose import BackendChoice
@@ -44,14 +47,15 @@ class Finished:
     @property
     def shipped(self) -> list[str]:
         """Precisions in the bundle: the default, and float as the way back."""
-        return list(dict.fromkeys((self.final.default, "float32")))
+        return list(dict.fromkeys((self.final.default, self.final.judged.outcome.plain)))
 
 
 def content(build: Finished) -> Content:
     """Assemble the bundle's files."""
     outcome, name = build.final.judged.outcome, build.name
     manifest = _manifest(build)
-    files: dict[str, Path | bytes] = {_path(name, p): outcome.artifacts[p].path for p in build.shipped}
+    shipped = [outcome.artifacts[p] for p in build.shipped]
+    files: dict[str, Path | bytes] = {_path(name, artifact): artifact.path for artifact in shipped}
     kept = {path for sample in manifest["golden"]["samples"] for part in _parts(sample) for path in part}
     files |= {path: source for path, source in build.golden.files.items() if path in kept}
     files["bench.pyz"] = _pyz()
@@ -60,6 +64,7 @@ def content(build: Finished) -> Content:
         target=build.target.name,
         toolchain=toolchain(),
         decisions=bundle.decisions(build.final.results, build.final.reason_codes),
+        data=build.sets.digests(),
     )
     diary = bundle.diary_lines(build.final.results)
     measurements = {} if build.measured.record is None else {"build": dict(build.measured.record)}
@@ -87,7 +92,7 @@ def _outcomes(build: Finished, source_sha256: str) -> dict[str, bytes]:
 
 def _timelines(build: Finished) -> dict[str, list[Json]]:
     outcome = build.final.judged.outcome
-    models = {"float32": outcome.float_model}
+    models = {outcome.plain: outcome.float_model}
     if outcome.quantized is not None and build.final.default == "int8":
         models["int8"] = outcome.quantized.model
     return {
@@ -104,7 +109,7 @@ def _manifest(build: Finished) -> Json:
         artifact = judged.outcome.artifacts[precision]
         artifacts.append(
             {
-                "path": _path(build.name, precision),
+                "path": _path(build.name, artifact),
                 "role": "default" if precision == final.default else "fallback",
                 "format": artifact.format,
                 "precision": precision,
@@ -133,9 +138,10 @@ def _manifest(build: Finished) -> Json:
             "provider": choice.backend.PROVIDER,
             "threads": target.threads,
             "options": {},
-            "minimum": choice.backend.minimum(judged.outcome.artifacts[final.default].path),
+            "minimum": choice.backend.minimum(*(judged.outcome.artifacts[p].path for p in build.shipped)),
+            **_custom(model),
         },
-        "default_artifact": _path(build.name, final.default),
+        "default_artifact": _path(build.name, judged.outcome.artifacts[final.default]),
         "artifacts": artifacts,
         "golden": _golden_section(build.golden, build.shipped),
         "steps": [
@@ -151,6 +157,14 @@ def _manifest(build: Finished) -> Json:
             "warnings": [*_choice_note(choice), *sets.warnings, *final.warnings],
         },
     }
+
+
+def _custom(model: Model) -> Json:
+    """The operators that the device needs a library for, and the name of the one that the build used."""
+    names = custom.operators(model)
+    if not names:
+        return {}
+    return {"custom_operators": {"names": list(names), "libraries": [path.name for path in model.origin.libraries]}}
 
 
 def _choice_note(choice: BackendChoice) -> list[str]:
@@ -176,7 +190,7 @@ def _golden_section(golden: Golden, shipped: list[str]) -> Json:
 def _signature(model: Model, analysed: Model, sets: Sets) -> Json:
     """Inputs as loaded; outputs with what shape inference found out about them."""
     source = sets.evaluation or sets.calibration
-    contract = {} if source is None else source.preprocessing
+    contract = {} if source is None else raw.contract(source)
     only = contract.get("") if len(model.inputs) == 1 else None
     inputs = []
     for spec in model.inputs:
@@ -213,6 +227,8 @@ def _quality(final: Final, sets: Sets) -> Json:
             "artifact": quality.metric.artifact,
             "drop": quality.metric.drop,
             "half_width": quality.metric.half_width,
+            "better": quality.metric.better,
+            "unit": quality.metric.unit,
         },
     }
 
@@ -254,8 +270,8 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _path(name: str, precision: str) -> str:
-    return f"model/{name}.{precision}.onnx"
+def _path(name: str, artifact: Artifact) -> str:
+    return f"model/{name}.{artifact.precision}{artifact.path.suffix}"
 
 
 def _pyz() -> bytes:

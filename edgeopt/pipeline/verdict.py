@@ -6,16 +6,18 @@ import math
 
 from edgeopt.pipeline.decide import Final, comparable
 from edgeopt.pipeline.measure import Measured
-from edgeopt.quality import Metric
-from edgeopt.report.text import size
+from edgeopt.quality import DIGITS, Metric
+from edgeopt.report.text import size, size_against
 from edgeopt.target import Target
 
 
 def verdict(final: Final, measured: Measured, target: Target) -> str:
     """One sentence for the first line: what ships, and what it costs against the model as loaded."""
     artifacts, default = final.judged.outcome.artifacts, final.default
-    before, after = final.judged.outcome.original.origin.bytes, artifacts[default].bytes
-    parts = [f"{default} ships: {size(after)}, {_times(before, after)} the source file"]
+    origin, after = final.judged.outcome.original.origin, artifacts[default].bytes
+    source = {"format": origin.format, "bytes": origin.bytes}
+    name = str(origin.path) if origin.format == "factory" else "the source file"
+    parts = [f"{default} ships: {size(after)}, {size_against(source, after, name)}"]
     ratio, word = measured.ratio("original", default), measured.verdict("original", default)
     grade = measured.grade
     steady = grade in ("stable", "noisy")
@@ -35,23 +37,16 @@ def verdict(final: Final, measured: Measured, target: Target) -> str:
     if quality.metric is not None:
         parts.append(_metric_text(quality.metric))
     elif quality.agreement is not None:
-        parts.append(f"{quality.agreement.top1:.2%} top-1 agreement with float on {quality.samples} samples")
+        agreement = quality.agreement
+        parts.append(f"{agreement.top1:.2%} {agreement.of} agreement with float on {quality.samples} samples")
     if math.isfinite(quality.sqnr_db):
         parts.append(f"SQNR {quality.sqnr_db:.1f} dB")
     return "; ".join(parts)
 
 
 def _metric_text(metric: Metric) -> str:
-    spread = f", drop {metric.drop * 100:.2f} +- {metric.half_width * 100:.2f} points" if metric.drop > 0 else ""
-    return f"{metric.name} {metric.artifact:.2%} (float {metric.reference:.2%}{spread})"
-
-
-def _times(before: int, after: int) -> str:
-    ratio = before / after
-    return (
-        f"{ratio:.1f}x smaller than"
-        if ratio >= 1.05
-        else "as large as"
-        if ratio > 0.95
-        else f"{1 / ratio:.1f}x as large as"
-    )
+    factor, digits, unit = (100, ".2f", " points") if metric.unit == "share" else (1, DIGITS[metric.unit], "")
+    half = "" if metric.half_width is None else f" +- {metric.half_width * factor:{digits}}"
+    word = "drop" if metric.better == "higher" else "worse by"
+    spread = f", {word} {metric.drop * factor:{digits}}{half}{unit}" if metric.drop > 0 else ""
+    return f"{metric.name} {metric.shown(metric.artifact)} (float {metric.shown(metric.reference)}{spread})"

@@ -131,7 +131,8 @@ def placement(found: Mapping[str, Any]) -> Json:
     )
     return {
         "lead": f"Read back from the runtime's own optimized graph{note}: {counts['int8']} nodes run in int8, "
-        f"{counts['fused']} were fused into another node, {counts['float']} stayed in float.",
+        f"{counts['fused']} {'was' if counts['fused'] == 1 else 'were'} fused into another node, "
+        f"{counts['float']} stayed in float.",
         "bars": both(lambda width: plots.bars([bar], width, "")) if total else None,
         "reasons": grid(
             ("Reason", ">Nodes", "Operators", "=Names"),
@@ -166,8 +167,10 @@ def quality(found: Mapping[str, Any] | None) -> Json:
         lead += f" Not verified: {unverified(found)}. Nothing is claimed about quality."
     facts = []
     if agreement := found.get("agreement"):
-        facts.append(("Top-1 agreement", f"{text.percent(agreement['top1'], 2)}; a tie counts as wrong"))
-        facts.append(("Ties", text.percent(agreement["ties"], 2)))
+        of = agreement.get("of", "top-1")
+        tie = "; a tie counts as wrong" if of == "top-1" else ""
+        facts.append((f"{of[0].upper()}{of[1:]} agreement", f"{text.percent(agreement['top1'], 2)}{tie}"))
+        facts += [("Ties", text.percent(agreement["ties"], 2))] if tie else []
     if metric := found.get("metric"):
         facts.append((metric["name"], metric_line(metric)))
     return {
@@ -197,14 +200,22 @@ def unverified(found: Mapping[str, Any] | None) -> str:
 
 
 def metric_line(metric: Mapping[str, Any]) -> str:
-    """The task metric of both models and the drop in percentage points."""
-    figures = f"{text.percent(metric['float'], 2)} float, {text.percent(metric['artifact'], 2)} artifact"
+    """The task metric of both models and the drop."""
+    figures = f"{text.metric(metric, metric['float'])} float, {text.metric(metric, metric['artifact'])} artifact"
+    figures += "; lower is better" if metric.get("better") == "lower" else ""
     known = ", paired 95 % interval" if metric.get("half_width") is not None else ""
     return f"{figures} ({drop(metric)}{known})"
 
 
 def drop(metric: Mapping[str, Any]) -> str:
-    """The drop, or the gain, in percentage points with half the width of its interval, where that is known."""
-    half = metric.get("half_width")
+    """What was lost or gained with half the width of its interval, where that is known.
+
+    In percentage points, or as the metric itself is given. A higher error rate is no drop: it is worse.
+    """
+    half, lost = metric.get("half_width"), metric["drop"]
+    words = ("better by", "worse by") if metric.get("better") == "lower" else ("gain", "drop")
+    if not text.is_share(metric):
+        spread = "" if half is None else f" ± {text.plain(metric, half)}"
+        return f"{words[lost >= 0]} {text.plain(metric, abs(lost))}{spread}"
     spread = "" if half is None else f" ± {100 * half:.2f}"
-    return f"{'gain' if metric['drop'] < 0 else 'drop'} {100 * abs(metric['drop']):.2f}{spread} points"
+    return f"{words[lost >= 0]} {100 * abs(lost):.2f}{spread} points"

@@ -141,12 +141,14 @@ def _quality(quality: Mapping[str, Any] | None) -> Headline:
     sqnr = f"worst SQNR {text.decibels(worst)}" if worst is not None else "outputs identical"
     lines = []
     if metric := quality.get("metric"):
-        before, after = text.percent(metric["float"], 2), text.percent(metric["artifact"], 2)
+        before, after = text.metric(metric, metric["float"]), text.metric(metric, metric["artifact"])
         lines.append(f"{metric['name']} {before} → {after}, {decided.drop(metric)}")
     big = text.decibels(worst)
     if agreement := quality.get("agreement"):
         big = f"{text.percent(agreement['top1'])} agree"
-        lines.append(f"top-1 as float, ties {text.percent(agreement['ties'])}; {sqnr}")
+        of = agreement.get("of", "top-1")
+        ties = f", ties {text.percent(agreement['ties'])}" if of == "top-1" else ""
+        lines.append(f"{of} as float{ties}; {sqnr}")
     else:
         lines.append(sqnr)
     lines.append(decided.compared_on(quality))

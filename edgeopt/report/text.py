@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 MISSING = "not measured"
 
@@ -73,6 +74,37 @@ def seconds(value: float | None) -> str:
 def percent(share: float | None, places: int = 1) -> str:
     """A share of 1 as ``97.0 %``."""
     return MISSING if share is None else f"{100 * share:.{places}f} %".replace("-", "−")
+
+
+def metric(found: Mapping[str, Any], value: float) -> str:
+    """A value of a task metric: a share in percent, another number as it is."""
+    return percent(value, 2) if is_share(found) else plain(found, value)
+
+
+def size_against(source: Mapping[str, Any], now: int, name: str) -> str:
+    """``3.0x smaller than NAME`` for ``now`` bytes built from ``source`` (``format`` and ``bytes`` of a manifest).
+
+    A function has no size. Its code and the weights given with it have, unless it made the weights itself.
+    """
+    before = int(source["bytes"])
+    if source["format"] == "factory":
+        if now > 2 * before:
+            return "made by a function, which has no size to compare with"
+        name = f"the code and weights of {name}"
+    ratio = before / now if now else 1.0
+    if ratio >= 1.05:
+        return f"{ratio:.1f}x smaller than {name}"
+    return f"as large as {name}" if ratio > 0.95 else f"{1 / ratio:.1f}x as large as {name}"
+
+
+def is_share(found: Mapping[str, Any]) -> bool:
+    """Whether a task metric is a share: shown in percent, its changes in points."""
+    return bool(found.get("unit", "share") == "share")
+
+
+def plain(found: Mapping[str, Any], value: float) -> str:
+    """A value or a change of a task metric that is no share: four places of an index, four digits of a number."""
+    return f"{value:.4f}".replace("-", "−") if found.get("unit") == "index" else real(value)
 
 
 def signed(share: float | None, places: int = 1) -> str:

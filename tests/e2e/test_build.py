@@ -19,15 +19,22 @@ from edgeopt.errors import BudgetError, BundleError, CalibrationError, ModelErro
 from edgeopt.interpreter import Interpreter
 from edgeopt.pipeline import Request, build
 from edgeopt.target import Budget, Int8Scheme
+from tests.short_sets import NET, short_sets
 
 ROOT = Path(__file__).parents[2]
-NET = ROOT / "calibration" / "fashion-mnist.onnx"
 CALIB, EVAL = (str(ROOT / "calibration" / f"fashion-mnist-{kind}.toml") for kind in ("calib", "eval"))
 
 
 def request(out: Path, **changes: object) -> Request:
     values: dict[str, object] = {"model": NET, "target": "raspberry-pi-5", "out": out, "effort": "none"}
     return Request(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Changes of a request: few samples, for what does not depend on them."""
+    calib, evaluate = short_sets(tmp_path_factory.mktemp("short"))
+    return {"calib": calib, "evaluate": evaluate}
 
 
 def compare_minmax() -> ModuleType:
@@ -77,8 +84,8 @@ def test_a_bundle_is_whole_verifies_and_says_what_it_is(source: str, tmp_path: P
     np.testing.assert_array_equal(own, np.load(built.root / manifest["golden"]["samples"][0]["outputs"]["int8"][0]))
 
 
-def test_jetson_says_that_tensorrt_was_not_built(tmp_path: Path) -> None:
-    built = build(request(tmp_path / "out", target="jetson"))
+def test_jetson_says_that_tensorrt_was_not_built(tmp_path: Path, brief: dict[str, str]) -> None:
+    built = build(request(tmp_path / "out", target="jetson", **brief))
     assert built.manifest["backend"] == {
         "name": "onnxruntime",
         "preferred": "tensorrt",
@@ -91,25 +98,25 @@ def test_jetson_says_that_tensorrt_was_not_built(tmp_path: Path) -> None:
         assert any("tensorrt" in text.lower() for text in where)
 
 
-def test_a_locked_build_gives_the_same_identity_and_sums(tmp_path: Path) -> None:
-    first = build(request(tmp_path / "a", effort="quick", seconds=5))
-    again = build(request(tmp_path / "b", locked=tmp_path / "a", effort="quick", seconds=5))
-    third = build(request(tmp_path / "c", locked=tmp_path / "a" / "decisions.lock"))
+def test_a_locked_build_gives_the_same_identity_and_sums(tmp_path: Path, brief: dict[str, str]) -> None:
+    first = build(request(tmp_path / "a", effort="quick", seconds=5, **brief))
+    again = build(request(tmp_path / "b", locked=tmp_path / "a", effort="quick", seconds=5, **brief))
+    third = build(request(tmp_path / "c", locked=tmp_path / "a" / "decisions.lock", **brief))
     for other in (again, third):
         assert other.manifest["identity"] == first.manifest["identity"]
         assert (other.root / "SHA256SUMS").read_bytes() == (first.root / "SHA256SUMS").read_bytes()
     with pytest.raises(BundleError, match="target"):
-        build(request(tmp_path / "d", target="host", locked=tmp_path / "a"))
+        build(request(tmp_path / "d", target="host", locked=tmp_path / "a", **brief))
 
 
-def test_excluded_nodes_stay_float_and_the_lock_keeps_them(tmp_path: Path) -> None:
+def test_excluded_nodes_stay_float_and_the_lock_keeps_them(tmp_path: Path, brief: dict[str, str]) -> None:
     key = next(n.name for n in loaders.load(NET).nodes() if n.op_type == "Conv")
-    built = build(request(tmp_path / "a", exclude=(str(key),)))
+    built = build(request(tmp_path / "a", exclude=(str(key),), **brief))
     runs = {n["key"]: n for n in built.manifest["placement"]["nodes"]}
     assert runs[key]["runs"] == "float"
     assert runs[key]["why"] == "excluded by request"
     with pytest.raises(ModelError, match="no_such_node"):
-        build(request(tmp_path / "b", exclude=("no_such_node",)))
+        build(request(tmp_path / "b", exclude=("no_such_node",), **brief))
     assert not (tmp_path / "b").exists()
 
 
@@ -182,28 +189,28 @@ def test_quality_that_falls_is_rolled_back_with_its_reason(tmp_path: Path) -> No
     assert not (tmp_path / "no").exists()
 
 
-def test_budgets_name_the_shortfall(tmp_path: Path) -> None:
-    fits = build(request(tmp_path / "fits", budget=Budget(artifact_bytes=60_000)))
+def test_budgets_name_the_shortfall(tmp_path: Path, brief: dict[str, str]) -> None:
+    fits = build(request(tmp_path / "fits", budget=Budget(artifact_bytes=60_000), **brief))
     assert fits.manifest["budget"]["checked"][0]["ok"] is True
     with pytest.raises(BudgetError, match=r"smallest size reached is 4\d,\d{3} bytes.*\(int8\).*10,000"):
-        build(request(tmp_path / "size", budget=Budget(artifact_bytes=10_000)))
+        build(request(tmp_path / "size", budget=Budget(artifact_bytes=10_000), **brief))
     with pytest.raises(BudgetError, match=r"smallest memory reached is"):
-        build(request(tmp_path / "memory", budget=Budget(peak_bytes=1_000_000), effort="quick", seconds=3))
+        build(request(tmp_path / "memory", budget=Budget(peak_bytes=1_000_000), effort="quick", seconds=3, **brief))
     with pytest.raises(BudgetError, match="could not be measured"):
-        build(request(tmp_path / "unmeasured", budget=Budget(peak_bytes=1_000_000)))
+        build(request(tmp_path / "unmeasured", budget=Budget(peak_bytes=1_000_000), **brief))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fits"]
 
 
-def test_destinations_that_are_not_ours(tmp_path: Path) -> None:
+def test_destinations_that_are_not_ours(tmp_path: Path, brief: dict[str, str]) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "diary.txt").write_text("mine")
     with pytest.raises(BundleError):
-        build(request(tmp_path / "used"))
+        build(request(tmp_path / "used", **brief))
     assert (tmp_path / "used" / "diary.txt").read_text() == "mine"
-    build(request(tmp_path / "other", name="another-model"))
+    build(request(tmp_path / "other", name="another-model", **brief))
     with pytest.raises(BundleError):
-        build(request(tmp_path / "other"))
-    build(request(tmp_path / "other", name="another-model"))
+        build(request(tmp_path / "other", **brief))
+    build(request(tmp_path / "other", name="another-model", **brief))
 
 
 def test_bad_input_is_named_before_any_work(tmp_path: Path) -> None:
@@ -284,7 +291,8 @@ def test_c03_awkward_paths(tmp_path: Path) -> None:
     folder = tmp_path / "mödel dir" / "模型 v1 (final)"
     folder.mkdir(parents=True)
     shutil.copy(NET, folder / "netz wörk.onnx")
-    built = build(request(folder / "aus gabe", model=folder / "netz wörk.onnx"))
+    calib, evaluate = short_sets(folder / "sätze (2)")
+    built = build(request(folder / "aus gabe", model=folder / "netz wörk.onnx", calib=calib, evaluate=evaluate))
     assert json.loads((built.root / "manifest.json").read_bytes())["source"]["file"] == "netz wörk.onnx"
     assert bundle.verify(built.root)["ok"]
     assert str(tmp_path) not in "".join(p.read_text(errors="ignore") for p in built.root.rglob("*") if p.is_file())

@@ -15,8 +15,7 @@ import pytest
 
 from edgeopt import bundle
 from tests.conftest import clean_environment
-
-NET = Path(__file__).parents[2] / "calibration" / "fashion-mnist.onnx"
+from tests.short_sets import NET, short_sets
 
 
 def start(out: Path, temporary: Path) -> subprocess.Popen[bytes]:
@@ -71,12 +70,16 @@ def test_a_signal_leaves_nothing_behind(number: int, code: int, stage: bytes, tm
 def test_after_a_kill_the_old_bundle_stands_and_the_next_build_cleans_up(tmp_path: Path) -> None:
     from edgeopt.pipeline import Request, build
 
-    first = build(Request(model=NET, target="raspberry-pi-5", out=tmp_path / "out", effort="none"))
+    calib, evaluate = short_sets(tmp_path / "tmp sets")
+    brief = Request(
+        model=NET, target="raspberry-pi-5", out=tmp_path / "out", effort="none", calib=calib, evaluate=evaluate
+    )
+    first = build(brief)
     process = start(tmp_path / "out", Path(tempfile.mkdtemp(dir=tmp_path, prefix="tmp")))
     wait_for(process, b"judge quality")
     process.kill()
     process.communicate(timeout=10)
     assert bundle.verify(tmp_path / "out")["ok"]
     assert bundle.read(tmp_path / "out").manifest["identity"] == first.manifest["identity"]
-    build(Request(model=NET, target="raspberry-pi-5", out=tmp_path / "out", effort="none"))
+    build(brief)
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("tmp")] == ["out"]

@@ -160,3 +160,16 @@ def test_changes_of_the_tool_chain_are_listed() -> None:
     now = {"onnx": "1.24.0", "edgeopt": "0.1.0", "numpy": "2.4"}
     assert a_lock().toolchain_changes(now) == ("numpy absent -> 2.4", "onnx 1.23.0 -> 1.24.0")
     assert a_lock().toolchain_changes(a_lock().toolchain) == ()
+
+
+def test_a_lock_replays_with_its_own_sets_only() -> None:
+    lock = Lock(source_sha256="", target="t", toolchain={}, decisions=(), data={"calibration": "a", "evaluation": "b"})
+    lock.check_data({"calibration": "a", "evaluation": "b"})
+    for now, said in (
+        ({"evaluation": "b"}, "with a calibration set, and here there is none"),
+        ({"calibration": "a", "evaluation": "c"}, "with an evaluation set, and here there is another"),
+    ):
+        with pytest.raises(BundleError, match=said):
+            lock.check_data(now)
+    with pytest.raises(BundleError, match="without a calibration set, and here there is one"):
+        Lock(source_sha256="", target="t", toolchain={}, decisions=()).check_data({"calibration": "a"})

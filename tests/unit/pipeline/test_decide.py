@@ -28,12 +28,16 @@ class Figures(Measured):
 
     record: Any = None
     latency: tuple[float, float, float] | None = None
+    rewritten: tuple[float, float, float] | None = None
     peaks: dict[str, int | None] = dataclasses.field(default_factory=lambda: {"float32": 90_000, "int8": 50_000})
     milliseconds: dict[str, float | None] = dataclasses.field(default_factory=lambda: {"float32": 10.0, "int8": 5.0})
 
     def ratio(self, a: str, b: str) -> tuple[float, float, float] | None:
-        assert (a, b) == ("float32", "int8")
-        return self.latency
+        return {("float32", "int8"): self.latency, ("original", "float32"): self.rewritten}[a, b]
+
+    def verdict(self, a: str, b: str) -> str | None:
+        ratio = self.ratio(a, b)
+        return None if ratio is None else "slower" if ratio[1] > 1.05 else "inconclusive"
 
     def peak_bytes(self, name: str) -> int | None:
         return self.peaks[name]
@@ -70,7 +74,12 @@ def judged(
         result("quantize", "percentile-ranges", "rolled-back"),
     )
     outcome = Outcome(
-        original=cast(Any, None), float_model=cast(Any, None), quantized=None, results=results, artifacts=artifacts
+        original=cast(Any, None),
+        rewritten=cast(Any, None),
+        float_model=cast(Any, None),
+        quantized=None,
+        results=results,
+        artifacts=artifacts,
     )
     return Judged(outcome=outcome, default=default, quality={}, full=True, fused={}, refused=refused)
 
@@ -123,6 +132,15 @@ def test_a_budget_that_needs_int8_overrules_the_veto() -> None:
     final = run(judged(), Figures(latency=(2.0, 1.9, 2.1)), Budget(artifact_bytes=2000))
     assert final.default == "int8"
     assert [(c.name, c.measured, c.ok) for c in final.checks] == [("size", 1000, True)]
+
+
+@pytest.mark.parametrize(("rewritten", "said"), [((1.2, 1.1, 1.3), True), ((1.2, 0.9, 1.3), False), (None, False)])
+@pytest.mark.usefixtures("here")
+def test_rewrites_that_made_the_network_slower_are_told(
+    rewritten: tuple[float, float, float] | None, said: bool
+) -> None:
+    warnings = run(judged(), Figures(rewritten=rewritten)).warnings
+    assert any("slower than the original here (1.20x" in text for text in warnings) == said
 
 
 def test_int8_that_is_not_smaller_does_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:

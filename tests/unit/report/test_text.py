@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeopt.report import text
+from edgeopt.report import decided, text
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,33 @@ def test_code_spans_hold_backticks() -> None:
     assert text.code("a") == "`a`"
     assert text.code("a`b") == "`` a`b ``"
     assert text.code("a|b") == "`a\\|b`"
+
+
+@pytest.mark.parametrize(
+    ("unit", "shown", "changed"),
+    [
+        ({"unit": "share"}, "65.38 %", "drop 0.62 ± 0.12 points"),
+        ({}, "65.38 %", "drop 0.62 ± 0.12 points"),
+        ({"unit": "index"}, "0.6538", "drop 0.0062 ± 0.0012"),
+        ({"unit": "number"}, "0.6538", "drop 0.0062 ± 0.0012"),
+    ],
+)
+def test_a_metric_is_written_as_what_it_is(unit: dict[str, str], shown: str, changed: str) -> None:
+    """A correlation is no percentage."""
+    metric = {"name": "m", "float": 0.66, "artifact": 0.65378, "drop": 0.0062, "half_width": 0.0012, **unit}
+    assert text.metric(metric, 0.65378) == shown
+    assert decided.metric_line(metric).endswith(f"{shown} artifact ({changed}, paired 95 % interval)")
+    assert text.metric({"unit": "index"}, -0.5) == "−0.5000"
+
+
+def test_a_function_has_no_size() -> None:
+    made = {"format": "factory", "bytes": 2_000}
+    assert text.size_against(made, 90_000_000, "bert:make") == "made by a function, which has no size to compare with"
+    given = {"format": "factory", "bytes": 90_002_000}
+    assert text.size_against(given, 90_000_000, "bert:make") == "as large as the code and weights of bert:make"
+    file = {"format": "onnx", "bytes": 120}
+    assert [text.size_against(file, n, "m.onnx") for n in (40, 120, 240)] == [
+        "3.0x smaller than m.onnx",
+        "as large as m.onnx",
+        "2.0x as large as m.onnx",
+    ]
