@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
-from runtime_bench import manifest, protocol, sums, table, verify
+from runtime_bench import manifest, profile, protocol, sums, table, verify
 from runtime_bench.archive import pyz_path
 from runtime_bench.errors import BenchFailure, VerifyFailure
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     _check(parser, options)
     signal.signal(signal.SIGTERM, _terminate)
-    command = {"bench": _bench, "verify": _verify}[options.command]
+    command = {"bench": _bench, "verify": _verify, "probe": _probe}[options.command]
     try:
         return command(options)
     except BrokenPipeError:
@@ -63,9 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=("bench", "verify"),
+        choices=("bench", "verify", "probe"),
         default="bench",
-        help="bench (the default) measures latency and memory; verify checks digests and golden outputs",
+        help="bench (the default) measures latency and memory; verify checks digests and golden outputs; probe prints "
+        "a device profile of this machine for edgeopt build --target FILE",
     )
     parser.add_argument("--bundle", metavar="DIR", help="the bundle folder (default: the folder of this program)")
     parser.add_argument("--json", metavar="PATH", help="write the result there; - is stdout, without the table")
@@ -82,6 +83,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="F",
         help="call that often a second, timed from when each call was due (default: back to back)",
     )
+    parser.add_argument(
+        "--custom-ops",
+        metavar="LIBRARY",
+        help="shared library with the model's own operators, built for this machine; its code runs",
+    )
     parser.add_argument("--no-pin", action="store_true", help="do not keep the processes on fixed CPUs")
     parser.add_argument(
         "--allow-fallback",
@@ -94,14 +100,18 @@ def _parser() -> argparse.ArgumentParser:
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse before any work what would fail after it, or would damage the bundle."""
     for name in ("effort", "threads", "seconds", "fps", "no_pin", "allow_fallback"):
-        if options.command == "verify" and getattr(options, name) not in (None, False):
-            parser.error("--{} means nothing to verify".format(name.replace("_", "-")))
+        if options.command != "bench" and getattr(options, name) not in (None, False):
+            parser.error("--{} means nothing to {}".format(name.replace("_", "-"), options.command))
+    if options.command == "probe" and options.json is not None:
+        parser.error("--json means nothing to probe, which prints TOML")
     if options.threads is not None and options.threads < 1:
         parser.error("--threads must be at least 1")
     if options.seconds is not None and not options.seconds > 0:
         parser.error("--seconds must be above 0")
     if options.fps is not None and not protocol.MIN_FPS <= options.fps <= protocol.MAX_FPS:
         parser.error("--fps must be from {:g} to {:.0f}".format(protocol.MIN_FPS, protocol.MAX_FPS))
+    if options.custom_ops is not None and not os.path.isfile(options.custom_ops):
+        parser.error("--custom-ops {} is no file".format(options.custom_ops))
     if options.bundle is None:
         archive = pyz_path()
         options.bundle = os.path.dirname(archive) if archive else os.getcwd()
@@ -134,7 +144,7 @@ def _unwritable(path: str, root: str) -> str:
 def _bench(options: argparse.Namespace) -> int:
     root = os.path.abspath(options.bundle)
     raw = manifest.read(root)
-    contract = manifest.parse(raw)
+    contract = verify.with_library(manifest.parse(raw), options.custom_ops)
     manifest.check_files(contract, sums.check_listed(root, sums.DEVICE))
     for warning in verify.machine_warnings(contract):
         sys.stderr.write("warning: {}\n".format(warning))
@@ -187,10 +197,15 @@ def _screen(measurement: Mapping[str, Any], raw: Mapping[str, Any]) -> list[str]
     return table.bench_lines(measurement, _title(raw), width=width, unicode=table.draws_blocks(sys.stdout))
 
 
+def _probe(options: argparse.Namespace) -> int:
+    sys.stdout.write(profile.profile())
+    return 0
+
+
 def _verify(options: argparse.Namespace) -> int:
     with_progress = _Progress()
     try:
-        result = verify.verify_bundle(options.bundle, with_progress)
+        result = verify.verify_bundle(options.bundle, with_progress, custom_ops=options.custom_ops)
     finally:
         with_progress.clear()
     title = _title(manifest.read(os.path.abspath(options.bundle)))

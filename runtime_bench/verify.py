@@ -16,11 +16,13 @@ from runtime_bench.runners import RUNNERS
 
 SCHEMA = "edgeopt.verification/1"
 TIMEOUT_S = 3600.0
-PORTABLE = ("onnx",)
+PORTABLE = ("onnx", "ort")
 """Formats that hold no code for one kind of processor."""
 
 
-def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -> dict[str, Any]:
+def verify_bundle(
+    root: str, progress: Optional[Callable[[str], None]] = None, *, custom_ops: Optional[str] = None
+) -> dict[str, Any]:
     """Verify a bundle folder.
 
     The lists of digests and the identity come first, then the processor, then the runtime's version, and only then is
@@ -40,7 +42,7 @@ def verify_bundle(root: str, progress: Optional[Callable[[str], None]] = None) -
         checks.append({"name": name, "ok": ok, "detail": detail})
 
     raw = manifest.read(root)
-    contract = manifest.parse(raw)
+    contract = with_library(manifest.parse(raw), custom_ops)
     tell("files")
     device, records, results = sums.check_tree(root)
     manifest.check_files(contract, device)
@@ -114,8 +116,9 @@ def require_runtime(contract: Contract, allow_fallback: bool = False) -> dict[st
         text = "needs {}, found none that works here: {}. Install it: {}"
         raise VerifyFailure(6, text.format(needed, error, _pip_line(contract, minimum))) from error
     if version_key(found["version"]) < version_key(minimum):
-        text = "needs {} {} or newer, found {}. Install it: {}"
-        raise VerifyFailure(6, text.format(name, sums.shown(minimum), found["version"], _pip_line(contract, minimum)))
+        text = "the model needs {} {} or newer{}, found {}. Install it: {}"
+        pip = _pip_line(contract, minimum)
+        raise VerifyFailure(6, text.format(name, sums.shown(minimum), _numbers(contract), found["version"], pip))
     if name == "onnxruntime":
         try:
             provider = providers.full_name(contract.provider, found["providers"])
@@ -136,6 +139,13 @@ def version_key(version: str) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
+def with_library(contract: Contract, custom_ops: Optional[str]) -> Contract:
+    """The contract, run with a library of operators; only whoever runs a bundle may name one, never the bundle."""
+    if custom_ops is None:
+        return contract
+    return contract._replace(options={**contract.options, "custom_ops": os.path.abspath(custom_ops)})
+
+
 def run_options(contract: Contract, threads: Optional[int] = None) -> dict[str, Any]:
     """Options for the runner: the manifest's, with threads limited to what this machine allows."""
     return {
@@ -143,6 +153,16 @@ def run_options(contract: Contract, threads: Optional[int] = None) -> dict[str, 
         "provider": contract.provider,
         "threads": environment.usable_threads(threads or contract.threads),
     }
+
+
+def _numbers(contract: Contract) -> str:
+    """What else the manifest says a runtime must read: " (opset 20, ir version 9)"."""
+    known = [
+        "{} {}".format(sums.shown(str(key)).replace("_", " "), sums.shown(str(value)))
+        for key, value in sorted(contract.minimum.items(), reverse=True)
+        if key != contract.backend
+    ]
+    return " ({})".format(", ".join(known)) if known else ""
 
 
 def _pip_line(contract: Contract, minimum: str) -> str:
@@ -176,6 +196,8 @@ def _run_golden(root: str, contract: Contract, artifact: Artifact) -> tuple[dict
         "samples": [_golden_sample(root, contract, artifact, i) for i in range(len(contract.samples))],
     }
     name = "golden {}".format(artifact.path)
+    if not contract.samples:
+        return entry, {"name": name, "ok": False, "detail": "built unverified: there are no golden samples to run"}
     try:
         answer = process.run(request, TIMEOUT_S)
     except RuntimeMissing as error:

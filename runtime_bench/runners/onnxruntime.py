@@ -1,8 +1,8 @@
 """ONNX Runtime through its Python package.
 
 Options: ``threads`` (intra-op, default 1), ``provider`` (a short or full name, default the CPU's), ``allow_fallback``
-(run on the CPU where the provider is not there); every other entry is a session config entry, such as
-``session.qdqisint8allowed``.
+(run on the CPU where the provider is not there), ``custom_ops`` (path of a shared library with operators of one's own;
+its code runs); every other entry is a session config entry, such as ``session.qdqisint8allowed``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASELINE: Union[str, bytes] = bytes.fromhex(
     "0801620f0a0179120a0a08080112040a02080142040a00100d"
 )
 
-OWN_OPTIONS = ("provider", "threads", "allow_fallback")
+OWN_OPTIONS = ("provider", "threads", "allow_fallback", "custom_ops")
 """Options that are no session config entries."""
 
 _ERRORS = (
@@ -41,6 +41,11 @@ _REFUSALS = (
         r"model IR version: (\d+), max supported IR version: (\d+)",
         "the model has IR version {1}, {0} reads {2} at most",
     ),
+    (
+        r"ORT format model version \[(\w+)\] is not supported",
+        "the model is in .ort format {1}, which {0} does not read",
+    ),
+    (r"ORT model verification failed", "{0} finds the .ort file damaged or cut off"),
     (r"No Op registered for (\S+) with domain_version of (\d+)", "{0} knows no operator {1} in opset {2}"),
     (r"Fatal error: (\S+) is not a registered", "{0} knows no operator {1}"),
 )
@@ -151,6 +156,9 @@ def _session(path: Union[str, bytes], options: Mapping[str, Any], profile: Optio
     for key, value in options.items():
         if key not in OWN_OPTIONS:
             settings.add_session_config_entry(key, str(value))
+    if options.get("custom_ops"):
+        library = os.path.abspath(str(options["custom_ops"]))  # a bare name would be looked for on the loader's path
+        _understood(lambda: settings.register_custom_ops_library(library))
     if profile is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = profile

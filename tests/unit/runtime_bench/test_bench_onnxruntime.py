@@ -242,3 +242,21 @@ def test_arrays_are_read_without_trust(tmp_path: Path) -> None:
 def test_b01_whether_idle_threads_spin_is_told(tmp_path: Path, threads: int, allow: str, spins: bool) -> None:
     options = {"threads": threads, "session.intra_op.allow_spinning": allow}
     assert runner.load(runner.BASELINE, options).runtime["spinning"] is spins
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : inference_session.cc:1147 LoadOrtModelWithLoader The ORT format model "
+            "version [6] is not supported in this build 1.15.0. ",
+            "the model is in .ort format 6, which onnxruntime 1.15.0 does not read",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : inference_session.cc:2238 operator() ORT model verification failed.",
+            "onnxruntime 1.15.0 finds the .ort file damaged or cut off",
+        ),
+    ],
+)
+def test_refusals_of_the_runtimes_own_format_are_one_clear_sentence(text: str, words: str) -> None:
+    assert runner.refusal(text, "onnxruntime 1.15.0") == words

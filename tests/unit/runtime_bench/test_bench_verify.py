@@ -67,7 +67,7 @@ def test_newer_minimum_runtime_is_said_before_anything_is_loaded(
     monkeypatch.setattr(process, "run", run)
     code, message = refused(bundle)
     assert code == 6
-    assert message.startswith("needs onnxruntime 99.1.0 or newer, found ")
+    assert message.startswith("the model needs onnxruntime 99.1.0 or newer (opset 13, ir version 8), found ")
     assert message.endswith('Install it: python3 -m pip install numpy "onnxruntime>=99.1.0"')
     assert jobs == ["probe"]
 
