@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from _zoo import sets
 from _zoo.packages import FetchError
 
 SOURCE = Path(__file__).resolve().parent.parent.parent / "calibration"
@@ -26,5 +27,6 @@ def make(folder: Path, cache: Path) -> str:
         if not (SOURCE / name).is_file():
             raise FetchError(f"{SOURCE / name} is missing")
         shutil.copyfile(SOURCE / name, folder / new)
+    sets.write_build(folder, ("model.onnx",), ("model.pt2",))
     sizes = [f"{new} {(folder / new).stat().st_size / 1e6:.3f} MB" for new in ("model.onnx", "model.pt2")]
     return ", ".join(sizes)

