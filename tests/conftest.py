@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -41,6 +42,12 @@ def clean_environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "LANG": "C.UTF-8", **changes}
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made stays to the end: no collection of garbage need walk through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
