@@ -48,6 +48,7 @@ def command(request: Request, as_json: bool) -> None:
     )
     if found.warnings:
         fields([("warning", text) for text in found.warnings], stream=sys.stdout)
+    click.echo()
     rows = [
         (
             planned.step.name,

@@ -27,18 +27,18 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"ftrt", "a TensorRT engine, built for one device", "give the .onnx file it was built from"),
     (0, LEGACY_TORCH, "a PyTorch checkpoint: weights without a graph", _WEIGHTS),
     (0, b"\x89HDF\r\n", "an HDF5 file (Keras weights or model)", "convert it with tf2onnx first"),
-    (0, b"GGUF", "a GGUF language model", "give an .onnx or .pt2 file"),
-    (0, b"\x93NUMPY", "a NumPy array", "give an .onnx or .pt2 file"),
+    (0, b"GGUF", "a GGUF language model", "give an .onnx, .pt2 or TorchScript file"),
+    (0, b"\x93NUMPY", "a NumPy array", "give an .onnx, .pt2 or TorchScript file"),
     (0, b"\x1f\x8b", "gzip data", "unpack it first (gunzip, or tar xzf)"),
     (0, b"BZh", "bzip2 data", "unpack it first"),
     (0, b"\xfd7zXZ", "xz data", "unpack it first"),
     (0, b"\x28\xb5\x2f\xfd", "zstandard data", "unpack it first"),
     (0, b"7z\xbc\xaf", "a 7-zip archive", "unpack it first"),
     (257, b"ustar", "a tar archive", "unpack it first"),
-    (0, b"\x7fELF", "a program or shared library", "give an .onnx or .pt2 file"),
-    (0, b"\x89PNG", "a PNG image", "give an .onnx or .pt2 file"),
-    (0, b"\xff\xd8\xff", "a JPEG image", "give an .onnx or .pt2 file"),
-    (0, b"%PDF", "a PDF document", "give an .onnx or .pt2 file"),
+    (0, b"\x7fELF", "a program or shared library", "give an .onnx, .pt2 or TorchScript file"),
+    (0, b"\x89PNG", "a PNG image", "give an .onnx, .pt2 or TorchScript file"),
+    (0, b"\xff\xd8\xff", "a JPEG image", "give an .onnx, .pt2 or TorchScript file"),
+    (0, b"%PDF", "a PDF document", "give an .onnx, .pt2 or TorchScript file"),
 )
 
 
@@ -121,13 +121,15 @@ def _zip(path: Path) -> str:
     if "data.pkl" in tails:
         raise refused(path, "a PyTorch checkpoint: weights without a graph", _WEIGHTS)
     if names and all(name.endswith(".npy") for name in names):
-        raise refused(path, "a NumPy .npz archive of arrays", "give an .onnx or .pt2 file")
+        raise refused(path, "a NumPy .npz archive of arrays", "give an .onnx, .pt2 or TorchScript file")
     if "model.weights.h5" in tails:
         raise refused(path, "a Keras model", "convert it with tf2onnx first")
     inner = [name for name in names if name.endswith((".onnx", ".pt2"))]
     if inner:
         raise refused(path, f"a zip archive that holds {shown(inner[0])}", "unpack it and give the file inside")
-    raise refused(path, f"a zip archive of {len(names)} files without a model", "give an .onnx or .pt2 file")
+    raise refused(
+        path, f"a zip archive of {len(names)} files without a model", "give an .onnx, .pt2 or TorchScript file"
+    )
 
 
 def _safetensors_pickle_or_text(path: Path, head: bytes) -> None:
@@ -146,9 +148,9 @@ def _safetensors_pickle_or_text(path: Path, head: bytes) -> None:
     if text.startswith((b"<?xml", b"<net")):
         if b"<net" in text:
             raise refused(path, "an OpenVINO model", "give the .onnx file it was made from")
-        raise refused(path, "an XML file", "give an .onnx or .pt2 file")
+        raise refused(path, "an XML file", "give an .onnx, .pt2 or TorchScript file")
     if _is_text(head, size):
-        raise refused(path, "a text file", "give an .onnx or .pt2 file")
+        raise refused(path, "a text file", "give an .onnx, .pt2 or TorchScript file")
 
 
 def _at(path: Path, offset: int, length: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from types import ModuleType
 
-from edgeopt import loaders, passes, quantize
+from edgeopt import calibration, loaders, passes, quantize
 from edgeopt.memory import Footprint, footprint
 from edgeopt.model import Model, select_keys
 from edgeopt.passes.infer_shapes import INFER_SHAPES
@@ -75,7 +75,7 @@ def plan(request: Request) -> StaticPlan:
     finishing = backend.passes(target)
     steps = ladder(
         steps_of("pass", rewrites),
-        calibrated=request.calib not in (None, "random") and admitted.quantizes,
+        calibrated=_calibrated(request, model) and admitted.quantizes,
         exclude=sorted(exclude),
         finishing=steps_of("finish", finishing),
     )
@@ -102,6 +102,13 @@ def plan(request: Request) -> StaticPlan:
     return StaticPlan(
         target=target, choice=choice, before=footprint(shaped), steps=tuple(planned), warnings=admitted.warnings
     )
+
+
+def _calibrated(request: Request, model: Model) -> bool:
+    """Whether real data would calibrate; the embedded network has its own where none is given."""
+    if request.calib is None and request.evaluate is None:
+        return calibration.embedded_sets(model.origin.sha256()) is not None
+    return request.calib not in (None, "random")
 
 
 def _quantized(model: Model, backend: ModuleType, target: Target, exclude: set[str]) -> tuple[Model, str] | None:
