@@ -174,7 +174,7 @@ def _to_onnx(wrapper: Any, fed: Sequence[Fed], found: Sequence[Leaf], exported: 
             except Exception as error:
                 if not sizes:
                     raise
-                raise _not_open(sizes, label, str(error).strip().splitlines()[-1]) from error
+                raise _not_open(sizes, label, (str(error).strip() or type(error).__name__).splitlines()[-1]) from error
             if sizes and [tuple(g.shape) for g in got] != [tuple(w.shape) for w in wanted]:
                 raise _not_open(sizes, label, "the ONNX export keeps the sizes of the example")
             _verify.compare(got, wanted)
@@ -203,7 +203,7 @@ def _open_outputs(
         try:
             results = _tuple(wrapper(*(tensor(one, "randn", label, sizes) for one in fed)))
         except Exception as error:
-            raise _not_open(sizes, label, str(error).strip().splitlines()[-1]) from error
+            raise _not_open(sizes, label, (str(error).strip() or type(error).__name__).splitlines()[-1]) from error
         seen.append([tuple(result.shape) for result in results])
     symbols = sorted({symbol for one in fed for symbol in one.open.values()})
     found: dict[str, dict[int, str]] = {}

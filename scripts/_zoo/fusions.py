@@ -74,10 +74,10 @@ def place(file: Path) -> int:
 
 
 def measured(job: builds.Job, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Build and compare one network; ``{"network", "nodes", "optimized", "comparison"}``, or ``{"network", "error"}``.
+    """Build and compare one network; ``{"network", "nodes", "comparison"}``, or ``{"network", "error"}``.
 
     A network whose weights are also inputs is one that onnxruntime hardly optimizes, because a caller may override
-    them. It is compared as it came (``"optimized": False``) and with its weights as constants.
+    them. It is compared as it came and with its weights as constants.
     """
     from edgeopt import comparing, errors, loaders, model, passes
     from edgeopt.passes.drop_initializer_inputs import DROP_INITIALIZER_INPUTS
@@ -92,10 +92,10 @@ def measured(job: builds.Job, options: argparse.Namespace) -> Iterator[dict[str,
         report = json.loads((bundle / "report.json").read_text(encoding="utf-8"))
         loaded = loaders.load(job.folder / job.source, shapes=builds.shapes(job))
         constant = passes.apply(DROP_INITIALIZER_INPUTS, loaded)
-        candidates = [(job.network, loaded, not constant.count)]
+        candidates = [(job.network, loaded)]
         if constant.count:
-            candidates.append((f"{job.network}{CONSTANT}", constant.model, True))
-        for name, source, optimized in candidates:
+            candidates.append((f"{job.network}{CONSTANT}", constant.model))
+        for name, source in candidates:
             original = job.folder / job.source
             if original.suffix != ".onnx" or "--shape" in job.arguments or source is not loaded:
                 original = Path(scratch) / "original.onnx"
@@ -112,7 +112,7 @@ def measured(job: builds.Job, options: argparse.Namespace) -> Iterator[dict[str,
             except errors.EdgeoptError as error:
                 yield {"network": name, "error": str(error)}
                 continue
-            result = {"network": name, "nodes": builds.nodes(report), "optimized": optimized, "comparison": comparison}
+            result = {"network": name, "nodes": builds.nodes(report), "comparison": comparison}
             if options.records is not None:
                 options.records.mkdir(parents=True, exist_ok=True)
                 (options.records / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
@@ -177,8 +177,7 @@ def trouble(result: Json) -> str | None:
         return f"{result['network']}: {result['error']}"
     latency = result["comparison"]["latency"]["median"]["verdict"]
     load = stats.verdict(load_ratio(result["comparison"])[0])
-    judged = [("is slower", latency)] + ([("loads more slowly", load)] if result["optimized"] else [])
-    found = [what for what, verdict in judged if verdict == "slower"]
+    found = [what for what, verdict in (("is slower", latency), ("loads more slowly", load)) if verdict == "slower"]
     return f"{result['network']} {' and '.join(found)}" if found else None
 
 

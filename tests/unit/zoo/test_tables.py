@@ -137,10 +137,8 @@ def test_a_row_says_what_was_compared() -> None:
 def test_slower_is_trouble(changes: dict[str, Any], trouble: str | None) -> None:
     from _zoo import fusions
 
-    result = {"network": "net", "nodes": "", "optimized": True, "comparison": comparison(**changes)}
+    result = {"network": "net", "nodes": "", "comparison": comparison(**changes)}
     assert fusions.trouble(result) == trouble
-    found = fusions.trouble({**result, "optimized": False})
-    assert found == (None if trouble is None or "slower" not in trouble.split("loads")[0] else "net is slower")
     assert fusions.trouble({"network": "net", "error": "exit 3"}) == "net: exit 3"
 
 
@@ -156,7 +154,7 @@ def test_kept_results_make_the_page(
     monkeypatch.setattr(fusions, "PAGE", page)
     monkeypatch.setattr(fusions.builds, "ROOT", tmp_path)
     for name in ("squeezenet", "efficientnet-lite0"):
-        result = {"network": name, "nodes": "9 -> 3", "optimized": True, "comparison": comparison()}
+        result = {"network": name, "nodes": "9 -> 3", "comparison": comparison()}
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     assert fusions.main(["--from", str(tmp_path), "--write"], "usage") == 0
     text = page.read_text(encoding="utf-8")
