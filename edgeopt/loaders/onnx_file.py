@@ -15,7 +15,7 @@ from edgeopt.loaders import shapes as shapes_
 from edgeopt.loaders import sparse, tensors
 from edgeopt.loaders.order import sort_nodes
 from edgeopt.loaders.sniff import refused, size_words, wire_report
-from edgeopt.model import PROTOBUF_LIMIT, shown
+from edgeopt.model import LAYOUTS, PROTOBUF_LIMIT, shown
 
 OLDEST_OPSET = 7
 
@@ -62,6 +62,7 @@ def from_proto(
         )
     _shorten_default_domain(proto)
     _check_header(proto, path)
+    _refuse_layouts(proto, path)
     buffers, data_files = tensors.check(proto, path)
     sparse.densify(proto, path)
     _lift_external_constants(proto)
@@ -138,6 +139,18 @@ def _check_header(proto: onnx.ModelProto, path: Path) -> None:
             f"{shown(path)} has IR version {proto.ir_version}; onnx {onnx.__version__} knows up to {onnx.IR_VERSION}.",
             remedy="Run pip install -U onnx, or export the network with an older onnx.",
         )
+
+
+def _refuse_layouts(proto: onnx.ModelProto, path: Path) -> None:
+    """A graph that a runtime made for one machine is a result: nothing here can read its blocked weights."""
+    for node in (node for graph in tensors.graphs_of(proto) for node in graph.node):
+        if node.domain in LAYOUTS:
+            raise ModelError(
+                f"{shown(path)} is a graph that onnxruntime optimized for one kind of processor: the node "
+                f'"{shown(node.name)}" is {shown(node.op_type)} of {node.domain}, with weights in that processor\'s '
+                "layout.",
+                remedy="Give the model that it was made from; `edgeopt verify` and `bench` take the bundle it lies in.",
+            )
 
 
 def _check_signature(proto: onnx.ModelProto, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from edgeopt import host
 from edgeopt.errors import TargetError, did_you_mean
-from edgeopt.target.machine import host_target
+from edgeopt.target.machine import NAME, host_profile, host_target
 from edgeopt.target.parse import parse, parts
 from edgeopt.target.share import share_dir
 from edgeopt.target.types import Target, TargetInfo
@@ -37,7 +38,7 @@ def list_targets() -> tuple[TargetInfo, ...]:
     Raises:
         TargetError: ``EDGEOPT_TARGETS`` names something that is no folder, or two profiles of one folder share a name.
     """
-    machine = TargetInfo(name="host", aliases=(), description="this machine, probed when it is named", path=None)
+    machine = TargetInfo(name=NAME, aliases=(), description="this machine, probed when it is named", path=None)
     found = {machine.name: machine}
     for entry in _entries():
         if entry.name in found:
@@ -56,12 +57,12 @@ def load_target(name_or_path: str) -> Target:
     """
     if _is_path(name_or_path):
         return _load(Path(name_or_path))
-    if name_or_path == "host":
+    if name_or_path == NAME:
         return host_target(host.probe())
     found = _named(name_or_path)
     if found is not None:
         return _load(found)
-    names = sorted({"host", *(name for entry in _entries() for name in (entry.name, *entry.aliases))})
+    names = sorted({NAME, *(name for entry in _entries() for name in (entry.name, *entry.aliases))})
     raise TargetError(
         f'unknown target "{name_or_path}".{did_you_mean(name_or_path.lower(), names)}',
         remedy="`edgeopt targets list` shows all of them; or give the path of a .toml file.",
@@ -166,8 +167,10 @@ def _extended(path: Path, table: Table, chain: tuple[Path, ...]) -> Table:
     if "extends" not in table.data:
         return table
     text = table.text("extends")
-    base = _base(path, text, table, chain) if text else None
     stated = {key: value for key, value in table.data.items() if key != "extends"}
+    if text == NAME:
+        return Table(data=_over(host_profile(host.probe()), stated), problems=table.problems)
+    base = _base(path, text, table, chain) if text else None
     table = dataclasses.replace(table, data=stated)
     if base is None:
         return table
@@ -180,12 +183,16 @@ def _extended(path: Path, table: Table, chain: tuple[Path, ...]) -> Table:
     below = _extended(base, read_toml(base), (*chain, base))
     table.problems.extend(f"extends {text}: {problem}" for problem in below.problems)
     inherited = {key: value for key, value in below.data.items() if key not in (*_OWN, "extends")}
+    return Table(data=_over(inherited, stated), problems=table.problems)
+
+
+def _over(inherited: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**inherited, **stated}
     for key in _MERGED:
         under, over = inherited.get(key), stated.get(key)
         if isinstance(under, dict) and isinstance(over, dict):
             merged[key] = {**under, **over}
-    return Table(data=merged, problems=table.problems)
+    return merged
 
 
 def _base(path: Path, text: str, table: Table, chain: tuple[Path, ...]) -> Path | None:
@@ -199,7 +206,7 @@ def _base(path: Path, text: str, table: Table, chain: tuple[Path, ...]) -> Path 
         if fresh is None and found:
             table.problem("extends", f'"{text}" leads back to {path.name}.')
         elif fresh is None:
-            names = sorted({name for entry in _entries() for name in (entry.name, *entry.aliases)})
+            names = sorted({NAME, *(name for entry in _entries() for name in (entry.name, *entry.aliases))})
             table.problem("extends", f'unknown target "{text}".{did_you_mean(text.lower(), names)}')
         return fresh
     relative = Path(text)

@@ -6,13 +6,13 @@ import math
 import re
 
 from edgeopt import host
-from edgeopt.target.types import BACKENDS, FACTS, FORMATS, SCHEMA, Fact, Int8Scheme, Target
+from edgeopt.target.types import BACKENDS, FACTS, FORMATS, OPTIMIZED, SCHEMA, Fact, Int8Scheme, Target
 from edgeopt.tomlfile import Table
 from runtime_bench.profile import loads
 
 _KEYS = (
     *("schema", "name", "aliases", "description", "backends", "arch", "isa", "threads", "opset_max"),
-    *("ir_version_max", "int8", "runtime", "facts", "notes", "format"),
+    *("ir_version_max", "int8", "runtime", "facts", "notes", "format", "optimized"),
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5}){0,3}")
@@ -42,6 +42,7 @@ def parse(table: Table) -> Target:
         facts={key: _parse_fact(fact) for key, fact in table.tables("facts").items()},
         notes=table.texts("notes"),
         format=table.text("format", "onnx", choices=FORMATS),
+        optimized=table.text("optimized", "portable", choices=OPTIMIZED),
     )
     table.table("facts").only(tuple(FACTS))
     for problem in _contradictions(target):
@@ -98,6 +99,10 @@ def _contradictions(target: Target) -> list[str]:
             problems.append(f"ir_version_max: onnxruntime {version} loads IR {ir_version} at most, got {found}.")
     elif "onnxruntime" in target.backends and not version:
         problems.append("runtime.onnxruntime: is missing; state the oldest version on the device.")
+    if target.optimized == "native" and target.format == "ort":
+        problems.append('optimized: "native" needs format = "onnx": a .ort file holds no layout of one processor.')
+    if target.optimized == "native" and "onnxruntime" not in target.backends:
+        problems.append('optimized: "native" is a form of onnxruntime\'s files, which backends does not list.')
     exact = any(flag in target.isa for flag in host.VNNI)
     if target.arch == "x86_64" and target.int8.activation == "uint8" and target.int8.weight_bits == 8 and not exact:
         problems.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SCHEMA = "edgeopt.target/1"
 BACKENDS = ("onnxruntime", "tensorrt", "openvino", "litert")
@@ -31,6 +32,11 @@ FACTS: Mapping[str, str] = {
     "power_mode": "power mode that the other numbers hold for",
 }
 """Facts a profile may state, with what each means."""
+
+
+OPTIMIZED = ("portable", "native")
+"""Whose work a file for onnxruntime holds: edgeopt's rewrites, which every machine optimizes further when it loads the
+file, or all that the runtime does on the machine of the profile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,7 @@ class Target:
         facts: hard numbers (``memory_bytes``, see ``FACTS``), each with source and verified.
         aliases: other names of the same profile.
         format: ``"onnx"`` or ``"ort"``, what onnxruntime is given.
+        optimized: ``"native"`` where onnxruntime's own optimized graph is to be shipped, else ``"portable"``.
     """
 
     name: str
@@ -84,6 +91,7 @@ class Target:
     notes: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     format: str = "onnx"
+    optimized: str = "portable"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +104,7 @@ class TargetInfo:
     path: Path | None
 
 
-def target_dict(target: Target) -> dict[str, object]:
+def target_dict(target: Target) -> dict[str, Any]:
     """The target as plain JSON values, for the manifest."""
     raw = dataclasses.asdict(dataclasses.replace(target, runtime=dict(target.runtime), facts=dict(target.facts)))
     return {key: list(value) if isinstance(value, tuple) else value for key, value in raw.items()}

@@ -2,7 +2,8 @@
 
 Options: ``threads`` (intra-op, default 1), ``provider`` (a short or full name, default the CPU's), ``allow_fallback``
 (run on the CPU where the provider is not there), ``custom_ops`` (path of a shared library with operators of one's own;
-its code runs); every other entry is a session config entry, such as ``session.qdqisint8allowed``.
+its code runs), ``optimizer`` (``"off"`` for a file that holds the runtime's own optimized graph; ``"on"``, all of its
+optimizations, is the default); every other entry is a session config entry, such as ``session.qdqisint8allowed``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BASELINE: Union[str, bytes] = bytes.fromhex(
     "0801620f0a0179120a0a08080112040a02080142040a00100d"
 )
 
-OWN_OPTIONS = ("provider", "threads", "allow_fallback", "custom_ops")
+OWN_OPTIONS = ("provider", "threads", "allow_fallback", "custom_ops", "optimizer")
 """Options that are no session config entries."""
 
 _ERRORS = (
@@ -153,6 +154,11 @@ def _session(path: Union[str, bytes], options: Mapping[str, Any], profile: Optio
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads  # 0 would mean all cores, each thread pinned to one
     settings.inter_op_num_threads = 1
+    optimizer = options.get("optimizer", "on")
+    if optimizer not in ("on", "off"):
+        raise BenchFailure('the option optimizer is "on" or "off", not {!r:.40}'.format(optimizer))
+    if optimizer == "off":
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for key, value in options.items():
         if key not in OWN_OPTIONS:
             settings.add_session_config_entry(key, str(value))

@@ -69,7 +69,7 @@ def test_an_endless_chain_is_refused(tmp_path: Path) -> None:
         ("raspbery-pi-5", 'unknown target "raspbery-pi-5". Did you mean "raspberry-pi-5"'),
         ("../secret.toml", "leads out of the profile's folder"),
         ("/etc/other.toml", "leads out of the profile's folder"),
-        ("host", 'unknown target "host"'),
+        ("hots", 'unknown target "hots". Did you mean "host"'),
     ],
 )
 def test_what_cannot_be_extended_is_named(base: str, said: str, tmp_path: Path) -> None:

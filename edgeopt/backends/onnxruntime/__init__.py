@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
+from edgeopt.backends import Artifact, Fused, NodeRun
 from edgeopt.backends.onnxruntime.lowering import lower, minimum
-from edgeopt.backends.onnxruntime.readback import PROVIDER, Fused, NodeRun, fused
+from edgeopt.backends.onnxruntime.own_graph import native
+from edgeopt.backends.onnxruntime.readback import PROVIDER, fused
 from edgeopt.backends.onnxruntime.table import TABLE
 from edgeopt.errors import ToolchainError
-from edgeopt.interpreter import import_onnxruntime
-from edgeopt.model import INTERNAL_OPSET
+from edgeopt.interpreter import Interpreter, import_onnxruntime
+from edgeopt.model import INTERNAL_OPSET, Model, file_sha256, save
 from edgeopt.passes import Pass
 from edgeopt.passes.fuse_attention import fuse_attention
 from edgeopt.passes.gelu_to_contrib import GELU_TO_CONTRIB
@@ -20,7 +25,8 @@ from edgeopt.passes.spread_softmax import SPREAD_SOFTMAX
 from edgeopt.passes.sum_before_layer_norm import SUM_BEFORE_LAYER_NORM
 from edgeopt.target import Target
 
-__all__ = ["NAME", "PROVIDER", "TABLE", "Fused", "NodeRun", "fused", "lower", "minimum", "passes", "probe"]
+__all__ = ["NAME", "PROVIDER", "TABLE", "Fused", "NodeRun", "baseline", "fused", "interpreter", "lower", "minimum"]
+__all__ += ["native", "passes", "probe"]
 
 NAME = "onnxruntime"
 
@@ -50,3 +56,25 @@ def probe() -> str | None:
     except ToolchainError as error:
         return error.message
     return None
+
+
+def interpreter(path: Path, libraries: Iterable[Path] = (), *, optimize: bool = True) -> Interpreter:
+    """An artifact as this runtime runs it, one thread: what its quality is judged by.
+
+    Raises:
+        ModelError: the runtime refuses it.
+    """
+    return Interpreter(path, libraries=libraries, optimize=optimize)
+
+
+def baseline(model: Model, target: Target, out: Path) -> Artifact:
+    """The model as loaded, in one file as this runtime reads it; it is measured and never shipped."""
+    save(model, out)
+    return Artifact(
+        path=out,
+        format="onnx",
+        precision="original",
+        bytes=out.stat().st_size,
+        sha256=file_sha256(out),
+        toolchain={},
+    )

@@ -13,7 +13,7 @@ from edgeopt.backends.onnxruntime import ort_format
 from edgeopt.backends.onnxruntime.releases import OWN, OwnNode, oldest, reads, version_key
 from edgeopt.errors import ModelError, ToolchainError
 from edgeopt.interpreter import Interpreter, import_onnxruntime, register_library, session_errors
-from edgeopt.model import Model, file_sha256, save
+from edgeopt.model import LAYOUTS, Model, file_sha256, save
 from edgeopt.passes import apply
 from edgeopt.passes.lower_opset import OLDEST, lower_opset
 from edgeopt.passes.lower_opset._site import since
@@ -52,7 +52,10 @@ def _minimum(artifact: Path) -> dict[str, object]:
         return _needed(held.opsets, held.ir_version, own, uses_ml, held.format)
     model = ir.load(artifact)
     own, uses_ml = _special(model)
-    return _needed(model.opset_imports, model.ir_version, own, uses_ml, None)
+    found = _needed(model.opset_imports, model.ir_version, own, uses_ml, None)
+    if any(node.domain in LAYOUTS for node in model.graph.all_nodes()):
+        found["onnxruntime"] = import_onnxruntime().__version__
+    return found
 
 
 def _needed(
@@ -94,8 +97,8 @@ def lower(model: Model, target: Target, out: Path, *, precision: str) -> Artifac
         ToolchainError: the graph needs something newer than the target's runtime; what, and the release that has it.
         ModelError: the runtime cannot write it in its own format.
     """
-    prepared = _stripped(_at_opset(model, target))
-    _drop_unused_imports(prepared.ir)
+    prepared = stripped(_at_opset(model, target))
+    drop_unused_imports(prepared.ir)
     _lower_ml(prepared.ir, target)
     _lower_ir_version(prepared.ir, target)
     prepared.ir.producer_name, prepared.ir.producer_version = "edgeopt", ""
@@ -134,7 +137,8 @@ def _at_opset(model: Model, target: Target) -> Model:
     )
 
 
-def _drop_unused_imports(model: ir.Model) -> None:
+def drop_unused_imports(model: ir.Model) -> None:
+    """Take away operator sets that no node uses, the default one aside."""
     used = {node.domain for node in model.graph.all_nodes()}
     for function in model.functions.values():
         used |= {function.domain, *(node.domain for node in function.all_nodes())}
@@ -239,7 +243,7 @@ def _write_ort(model: Model, target: Target, out: Path) -> None:
                 remedy='Set format = "onnx" in the profile.',
             ) from error
         written.write_bytes(ort_format.ordered(written.read_bytes()))
-        bound = [n for n in ort_format.read(written).nodes if n.domain in _LAYOUTS]
+        bound = [n for n in ort_format.read(written).nodes if n.domain in LAYOUTS]
         if bound:
             raise ToolchainError(
                 f"onnxruntime {ort.__version__} wrote {bound[0].op} of {bound[0].domain} into the .ort file, which "
@@ -250,11 +254,7 @@ def _write_ort(model: Model, target: Target, out: Path) -> None:
         written.replace(out)
 
 
-_LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
-"""Domains of operators in a layout that belongs to one kind of processor or provider."""
-
-
-def _stripped(model: Model) -> Model:
+def stripped(model: Model) -> Model:
     """A copy without what a runtime does not read: notes of the rewrites, texts, shapes inside the graph."""
     bare = model.clone()
     bare.ir.metadata_props.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tempfile
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from edgeopt.backends import Fused, NodeRun
 from edgeopt.errors import ModelError
 from edgeopt.interpreter import import_onnxruntime, register_library, session_errors
 from edgeopt.model import Model, node_key
@@ -20,31 +20,7 @@ from edgeopt.target import Target
 PROVIDER = "CPUExecutionProvider"
 
 _INTEGER_OP = re.compile(r"QLinear|QGemm|MatMulInteger|ConvInteger")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NodeRun:
-    """How the runtime runs one node of the float model: ``"int8"``, ``"float"`` or ``"fused"``, and why."""
-
-    key: str
-    op: str
-    runs: str
-    why: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fused:
-    """What the runtime's own optimizer made of an artifact.
-
-    ``mismatches`` lists nodes that were meant to run in int8 and do not, nodes whose float weight the runtime
-    quantized on its own, and weights whose number of scales is not what was written. An operator without weights that
-    was left in float between int8 ones, and which the runtime runs in int8, is reported and no mismatch: its inputs
-    and its result are rounded as before.
-    """
-
-    nodes: tuple[NodeRun, ...]
-    mismatches: tuple[str, ...]
-    note: str
+_DYNAMIC = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM")
 
 
 def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedModel | None) -> Fused:
@@ -56,6 +32,7 @@ def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedMod
     """
     optimized = _optimized(artifact, target, source.origin.libraries)
     by_name = {str(n.name): n for n in optimized.graph}
+    makers = {str(v.name): n for n in optimized.graph for v in n.outputs}
     integers = _integer_tensors(optimized)
     intended = set() if quantized is None else {node_key(n) for n in quantized.placement.int8}
     reasons = {} if quantized is None else quantized.placement.stays_float
@@ -63,12 +40,12 @@ def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedMod
     nodes, mismatches = [], []
     for node in source.graph:
         key = node_key(node)
-        found = by_name.get(key)
+        found = by_name.get(key) or (_joined(node, makers) if key in intended else None)
         if found is None:
             nodes.append(NodeRun(key=key, op=node.op_type, runs="fused", why="folded into a neighbour by the runtime"))
             continue
         moves = bool(found.inputs) and found.inputs[0] in integers and not _makes_floats(found)
-        is_int8 = bool(_INTEGER_OP.search(found.op_type)) or moves
+        is_int8 = bool(_INTEGER_OP.search(found.op_type)) or found.op_type in _DYNAMIC or moves
         if is_int8:
             why = "" if quantized is None or key in intended else "between int8 operators the runtime does not ask"
         else:
@@ -82,6 +59,13 @@ def fused(artifact: Path, source: Model, target: Target, quantized: QuantizedMod
         mismatches += _weight_mismatches(by_name, quantized.weight_scale_counts)
     host = "as optimized on the host at the extended level"
     return Fused(nodes=tuple(nodes), mismatches=tuple(mismatches), note=host)
+
+
+def _joined(node: ir.Node, makers: Mapping[str, ir.Node]) -> ir.Node | None:
+    """What the runtime made of a product of activations quantized at run time, and of the bias behind it."""
+    results = [node.outputs[0], *(use.node.outputs[0] for use in node.outputs[0].uses() if use.node.op_type == "Add")]
+    made = (makers.get(str(value.name)) for value in results)
+    return next((n for n in made if n is not None and n.op_type in _DYNAMIC), None)
 
 
 def _optimized(artifact: Path, target: Target, libraries: tuple[Path, ...]) -> ir.Model:

@@ -130,6 +130,11 @@ def oldest(
     return max(needed, key=version_key)
 
 
+def knows(op: str) -> bool:
+    """Whether the release that brought an own operator is known, so that a file with it has an oldest one."""
+    return op in _SINCE
+
+
 def _own_since(node: OwnNode) -> str:
     """The release that has an own operator with what the node uses of it; "" when it is not in the table."""
     if node.op not in _SINCE:
