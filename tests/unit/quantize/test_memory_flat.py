@@ -15,6 +15,7 @@ from onnx import helper
 from edgeopt.backends import onnxruntime as backend
 from edgeopt.quantize import Choice, calibrate
 from edgeopt.quantize.quantizer import tensor_params
+from edgeopt.quantize.ranges import SUB
 from edgeopt.target import Int8Scheme
 from tests.conftest import clean_environment
 
@@ -26,22 +27,35 @@ import numpy as np
 from edgeopt.backends import onnxruntime as backend
 from edgeopt.loaders import load
 from edgeopt.quantize import calibrate
+from edgeopt.quantize.moments import collect_moments
 from edgeopt.target import Int8Scheme
 
-model, count = load(sys.argv[1]), int(sys.argv[2])
-rng = np.random.default_rng(0)
-shape = (1, 16, 128, 128)
+model, count, budget = load(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) or None
+def samples():
+    rng = np.random.default_rng(0)
+    return ({"x": rng.standard_normal((1, 16, 128, 128)).astype(np.float32)} for _ in range(count))
 def peak():
     return int(next(l.split()[1] for l in open("/proc/self/status") if l.startswith("VmHWM")))
-assert calibrate(model, backend.TABLE, Int8Scheme(activation="uint8"),
-                 ({"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(count))) is not None
+found = calibrate(model, backend.TABLE, Int8Scheme(activation="uint8"), samples, budget=budget)
+assert found is not None and len(found.statistics) == 7
+assert len(collect_moments(found.model, list(found.model.graph), samples, budget=budget)) == 6
 print(json.dumps(peak()))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_peak_memory_is_flat_in_samples(tmp_path: Path) -> None:
-    """Each sample makes 28 MB of activations; keeping them for 60 samples would take 1.7 GB."""
+def peak_kb(path: Path, count: int, budget: int) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), str(count), str(budget)],
+        env=clean_environment(),
+        capture_output=True,
+        check=True,
+    )
+    return int(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def six_convs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each sample makes 6 MB of activations."""
     from edgeopt.model import save
 
     names = ["x", *(f"t{i}" for i in range(5)), "y"]
@@ -51,17 +65,26 @@ def test_peak_memory_is_flat_in_samples(tmp_path: Path) -> None:
     ]
     arrays = {f"w{i}": nets.normal(i, 16, 16, 3, 3) for i in range(6)}
     model = nets.make(nodes, [("x", [1, 16, 128, 128])], [("y", [1, 16, 128, 128])], arrays)
-    save(model, tmp_path / "net.onnx")
-    peaks = []
-    for count in (4, 60):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path / "net.onnx"), str(count)],
-            env=clean_environment(),
-            capture_output=True,
-            check=True,
-        )
-        peaks.append(json.loads(done.stdout))
-    assert peaks[1] <= 1.1 * peaks[0], peaks
+    path = tmp_path_factory.mktemp("memory") / "net.onnx"
+    save(model, path)
+    return path
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_q09_peak_memory_is_flat_in_samples(six_convs: Path) -> None:
+    """Keeping the activations of 120 samples would take 750 MB, of 30 samples 190.
+
+    With fewer than some twenty the allocator has not settled yet: its peak varies by a tenth from run to run.
+    """
+    few, many = (peak_kb(six_convs, count, 256_000_000) for count in (30, 120))
+    assert many <= 1.05 * few, (few, many)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_q09_a_smaller_budget_takes_less_memory(six_convs: Path) -> None:
+    """Five tensors of 1 MB are held together, or one or two at a time."""
+    wide, narrow = (peak_kb(six_convs, 4, budget) for budget in (256_000_000, 2_500_000))
+    assert narrow < wide - 1_000, (narrow, wide)
 
 
 def test_q09_ranges_of_varying_shapes_equal_those_of_all_values_together() -> None:
@@ -79,12 +102,11 @@ def test_q09_ranges_of_varying_shapes_equal_those_of_all_values_together() -> No
     together = np.concatenate([d["x"].ravel() for d in data])
     seen = calibrated.statistics["x"]
     assert (seen.minimum, seen.maximum) == (float(together.min()), float(together.max()))
-    width = 2.0 ** (seen.log2_width or 0)
     low, high = seen.percentile_range(99.0)
     tail, ordered = int(together.size * 0.005), np.sort(together)
-    assert low == np.floor(ordered[tail] / width) * width
-    assert high == (np.floor(ordered[-1 - tail] / width) + 1) * width
+    for bound, exact in ((low, ordered[tail]), (high, ordered[-1 - tail])):
+        assert abs(exact) <= abs(bound) <= abs(exact) * (1 + 1 / SUB)
     reverse = calibrate(model, backend.TABLE, Int8Scheme(activation="uint8"), iter(data[::-1]))
     assert reverse is not None
-    for choice in (Choice(), Choice(percentile=99.9)):
+    for choice in (Choice(), Choice(ranges="percentile", percentile=99.9), Choice(ranges="mse"), Choice(ranges="kl")):
         assert tensor_params(calibrated, choice) == tensor_params(reverse, choice)
