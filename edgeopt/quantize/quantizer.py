@@ -7,19 +7,24 @@ into a graph without running anything, so that choices can be compared one chang
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import Model, node_key
-from edgeopt.quantize.insert import QuantizedModel, quantize_model
+from edgeopt.quantize import weights
+from edgeopt.quantize.insert import Fit, QuantizedModel, quantize_model
+from edgeopt.quantize.moments import Moments
 from edgeopt.quantize.pixels import grids, on_grid, pixel_values
 from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, limits, plan_placement
 from edgeopt.quantize.ranges import Statistics
 from edgeopt.quantize.scheme import QParams, activation_qparams
-from edgeopt.quantize.statistics import collect
+from edgeopt.quantize.select import range_of
+from edgeopt.quantize.statistics import collect, unchanging
+from edgeopt.quantize.streaming import Samples
 from edgeopt.quantize.tied import retie, untie
+from edgeopt.quantize.weights import Fitted, How
 from edgeopt.target import Int8Scheme
 
 UNLIKE_RANGES = 16.0
@@ -31,42 +36,71 @@ QUIET_STEPS = 32.0
 SHARE_RANGES = 4.0
 """Up to this ratio the inputs of a Concat take its output's range: one rounding instead of two."""
 
+FOUND = "kept in float by the search: its rounding costs the outputs most"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What can be chosen after calibration.
+    """What can be chosen after calibration; plain values, so that a lock can hold it.
 
     Attributes:
-        percentile: 100 is min-max; less cuts equal tails. Graph outputs are never cut.
-        bias_correction: shift biases by the mean error of rounded weights.
+        ranges: how activations are clipped: ``"min-max"``, ``"percentile"``, ``"mse"`` or ``"kl"``. Graph outputs never
+            are.
+        percentile: share of the values that ``"percentile"`` keeps; equal tails are cut.
+        weight_scales: ``"max"`` or ``"mse"``, the scale with the smallest squared error.
+        rounding: of weights: ``"nearest"`` or ``"second-order"``, which needs moments.
+        bias: ``"none"``, ``"mean"`` takes the mean error of rounded weights off it, ``"empirical"`` the mean error of
+            the int8 model itself as far as ``Calibrated.shifts`` knows it.
+        float_nodes: keys of nodes that stay in float besides the excluded ones.
     """
 
-    percentile: float = 100.0
-    bias_correction: bool = False
+    ranges: str = "min-max"
+    percentile: float = 99.999
+    weight_scales: str = "max"
+    rounding: str = "nearest"
+    bias: str = "none"
+    float_nodes: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A float model with its placement and the statistics of every tensor that will be quantized."""
+    """A float model with its placement and the statistics of every tensor that will be quantized.
+
+    Attributes:
+        exclude: node keys that were asked to stay in float.
+        moments: of the inputs of weighted nodes, by node key; empty until they are collected.
+        shifts: what an int8 model's outputs were off by on average, by node key and output channel; empty until
+            measured.
+        memo: scales and integers that were searched for before, see ``weights.fit``; of this model and these moments.
+    """
 
     model: Model
     table: Table
     scheme: Int8Scheme
     placement: Placement
     statistics: Mapping[str, Statistics]
+    exclude: Set[str] = frozenset()
+    moments: Mapping[str, Moments] = dataclasses.field(default_factory=dict)
+    shifts: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    memo: dict[object, np.ndarray] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 def calibrate(
     model: Model,
     table: Table,
     scheme: Int8Scheme,
-    samples: Iterable[Mapping[str, np.ndarray]],
+    samples: Samples,
     *,
     exclude: Set[str] = frozenset(),
+    budget: int | None = None,
 ) -> Calibrated | None:
-    """Place, then collect statistics in one pass; None when no operator can run in int8.
+    """Place, then collect statistics; None when no operator can run in int8.
 
     The model of the result has raw pixels on their grid (see ``pixels``); else it is the one given.
+
+    Args:
+        samples: feeds by input name; a function that starts them anew where one pass does not fit the budget.
+        budget: bytes that statistics and one sample's tensors may hold; None for one pass.
 
     Raises:
         CalibrationError: no samples, or non-finite tensors.
@@ -86,13 +120,23 @@ def calibrate(
     }
     outputs = [v for v in first.values if v.is_graph_output() and v.shape is not None and len(v.shape) >= 3]
     axes |= {str(v.name): 1 for v in outputs}
-    statistics = collect(model, first.values, axes, samples)
+    statistics = collect(model, first.values, axes, samples, budget=budget)
 
-    def apart(node: ir.Node) -> str | None:
-        return _unlike_inputs(node, table, statistics) or _quiet_output(node, statistics)
+    placement = plan_placement(
+        model.ir,
+        table,
+        exclude=exclude,
+        apart=lambda node: _apart(node, table, statistics),
+        given=pixel_values(model),
+    )
+    return Calibrated(
+        model=model, table=table, scheme=scheme, placement=placement, statistics=statistics, exclude=frozenset(exclude)
+    )
 
-    placement = plan_placement(model.ir, table, exclude=exclude, apart=apart, given=pixel_values(model))
-    return Calibrated(model=model, table=table, scheme=scheme, placement=placement, statistics=statistics)
+
+def _apart(node: ir.Node, table: Table, statistics: Mapping[str, Statistics]) -> str | None:
+    """Why the statistics want a node in float."""
+    return _unlike_inputs(node, table, statistics) or _quiet_output(node, statistics)
 
 
 def _unlike_inputs(node: ir.Node, table: Table, statistics: Mapping[str, Statistics]) -> str | None:
@@ -124,32 +168,80 @@ def _quiet_output(node: ir.Node, statistics: Mapping[str, Statistics]) -> str | 
 
 def quantize(calibrated: Calibrated, choice: Choice) -> QuantizedModel:
     """Build the Q/DQ model for one choice; deterministic in statistics and choice."""
-
-    def means(name: str) -> np.ndarray | None:
-        return calibrated.statistics[name].channel_mean
-
+    if choice.float_nodes:
+        calibrated = with_float(calibrated, choice.float_nodes)
     made = quantize_model(
         calibrated.model,
         calibrated.table,
         calibrated.placement,
         tensor_params(calibrated, choice),
-        weight_bits=calibrated.scheme.weight_bits,
-        per_channel=calibrated.scheme.per_channel,
-        means=means if choice.bias_correction else None,
+        fitting(calibrated, choice),
     )
     notes = retie(made.model.graph, calibrated.model.graph)
-    return dataclasses.replace(made, notes={**made.notes, **notes})
+    doubt = unchanging(calibrated.placement.values, calibrated.statistics)
+    return dataclasses.replace(made, notes={**made.notes, **notes}, warnings=() if doubt is None else (doubt,))
+
+
+def fitting(calibrated: Calibrated, choice: Choice) -> Fit:
+    """How ``choice`` makes integers of one operator's weights."""
+    scheme = calibrated.scheme
+    how = How(
+        bits=scheme.weight_bits,
+        per_channel=scheme.per_channel,
+        scales=choice.weight_scales,
+        rounding=choice.rounding,
+        correct=choice.bias != "none",
+    )
+
+    def fit(
+        node: ir.Node, rule: Rule, real: np.ndarray, bias: np.ndarray | None, activation: np.float32 | None
+    ) -> Fitted:
+        key, source = node_key(node), node.inputs[0]
+        seen = None if source is None else calibrated.statistics.get(str(source.name))
+        return weights.fit(
+            node,
+            real,
+            bias,
+            rule.channel_axis(node) if scheme.per_channel else None,
+            activation,
+            how,
+            moments=calibrated.moments.get(key),
+            means=None if seen is None else seen.channel_mean,
+            shift=calibrated.shifts.get(key) if choice.bias == "empirical" else None,
+            takes_bias=rule.bias is not None and activation is not None,
+            memo=calibrated.memo,
+        )
+
+    return fit
+
+
+def with_float(calibrated: Calibrated, keys: Set[str]) -> Calibrated:
+    """The same statistics with more nodes in float: what is then quantized was quantized, and measured, before."""
+    placement = plan_placement(
+        calibrated.model.ir,
+        calibrated.table,
+        exclude=calibrated.exclude | (keys & {node_key(n) for n in calibrated.placement.int8}),
+        apart=lambda node: _apart(node, calibrated.table, calibrated.statistics),
+        given=pixel_values(calibrated.model),
+    )
+    reasons = {key: FOUND if key in keys else why for key, why in placement.stays_float.items()}
+    return dataclasses.replace(calibrated, placement=dataclasses.replace(placement, stays_float=reasons))
 
 
 def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
     """Scale and zero point of every quantized tensor; tensors that must agree get the union of their ranges."""
     placement, statistics = calibrated.placement, calibrated.statistics
     outputs = {v.name for v in calibrated.model.graph.outputs}
-    ranges = {}
-    for value in placement.values:
-        name = str(value.name)
-        percentile = 100.0 if name in outputs else choice.percentile
-        ranges[name] = statistics[name].percentile_range(percentile)
+
+    def shared(names: Sequence[str]) -> tuple[float, float]:
+        return range_of(
+            [statistics[n] for n in names],
+            choice.ranges,
+            percentile=choice.percentile,
+            uncut=[statistics[n] for n in names if n in outputs],
+        )
+
+    ranges = {str(v.name): shared([str(v.name)]) for v in placement.values}
     fixed = grids(calibrated.model, set(ranges), calibrated.scheme.activation)
     inside = {str(v.name): found for v in placement.from_int8 if (found := _limits(v, calibrated.table)) is not None}
     groups = _Groups(ranges)
@@ -176,7 +268,7 @@ def tensor_params(calibrated: Calibrated, choice: Choice) -> dict[str, QParams]:
         if len(stated) == 1:  # what only moves pixels keeps their grid
             params[name] = stated.pop()
             continue
-        low, high = min(ranges[m][0] for m in agreeing), max(ranges[m][1] for m in agreeing)
+        low, high = ranges[name] if len(agreeing) == 1 else shared(agreeing)
         bounds = [inside[m] for m in agreeing if m in inside]
         grid = activation_qparams(low, high, calibrated.scheme.activation)
         params[name] = grid.within(max(b[0] for b in bounds), min(b[1] for b in bounds)) if bounds else grid

@@ -66,11 +66,11 @@ def scales(quantized: QuantizedModel) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("per_channel", [True, False])
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_q02_large_bias_and_q03_dead_channels(scheme: str, per_channel: bool, bias_correction: bool) -> None:
+@pytest.mark.parametrize("bias", ["none", "mean"])
+def test_q02_large_bias_and_q03_dead_channels(scheme: str, per_channel: bool, bias: str) -> None:
     model = nets.tiny_weights()
     chosen = Int8Scheme(activation=SCHEMES[scheme].activation, per_channel=per_channel)
-    quantized = build(model, samples(model, low=-1), chosen, bias_correction=bias_correction)
+    quantized = build(model, samples(model, low=-1), chosen, bias=bias)
     means = np.concatenate([Interpreter(quantized.model).run(f)["y"] for f in samples(model, 4, 1, low=-1)]).mean(
         (0, 2, 3)
     )
@@ -151,7 +151,7 @@ def test_in03_names_that_look_generated(tmp_path: Path) -> None:
 def test_q12_gemm_in_all_its_forms(trans_b: int, alpha: float, beta: float, bias: tuple[int, ...] | None) -> None:
     model = nets.gemm(trans_b, alpha, beta, bias)
     data = samples(model)
-    for quantized in (build(model, data), build(model, data, bias_correction=True)):
+    for quantized in (build(model, data), build(model, data, bias="mean")):
         assert max(errors(model, quantized, samples(model, 8, 2)).values()) <= 0.03
         assert quantized.weight_scale_counts == {"fc": 10}
 
@@ -167,7 +167,8 @@ def test_bias_correction_removes_the_mean_shift() -> None:
     data = [{"x": rng.uniform(2, 3, (1, 8, 12, 12)).astype(np.float32)} for _ in range(16)]
     shift = {}
     for corrected in (False, True):
-        quantized = build(model, data, Int8Scheme(activation="uint8", weight_bits=7), bias_correction=corrected)
+        scheme = Int8Scheme(activation="uint8", weight_bits=7)
+        quantized = build(model, data, scheme, bias="mean" if corrected else "none")
         reference, test = Interpreter(model), Interpreter(quantized.model)
         gaps = [test.run(f)["y"] - reference.run(f)["y"] for f in data]
         shift[corrected] = float(np.abs(np.concatenate(gaps).mean((0, 2, 3))).max())
@@ -177,7 +178,7 @@ def test_bias_correction_removes_the_mean_shift() -> None:
 def test_order_of_samples_has_no_influence() -> None:
     model = nets.outputs_in_the_middle()
     data = samples(model, 12)
-    one, other = (build(model, d, bias_correction=True, percentile=99.9) for d in (data, data[::-1]))
+    one, other = (build(model, d, bias="mean", ranges="percentile", percentile=99.9) for d in (data, data[::-1]))
     assert ir.to_proto(one.model.ir).SerializeToString(deterministic=True) == ir.to_proto(
         other.model.ir
     ).SerializeToString(deterministic=True)
@@ -188,7 +189,7 @@ def test_graph_outputs_are_never_clipped() -> None:
     model = nets.outputs_in_the_middle()
     data = samples(model)
     data[3] = {"x": data[3]["x"] * 40}
-    quantized = build(model, data, percentile=99.0)
+    quantized = build(model, data, ranges="percentile", percentile=99.0)
     for name in ("conv_b", "conv_a"):
         top = max(float(Interpreter(model).run(f)[name].max()) for f in data)
         node = next(n for n in quantized.model.graph if n.op_type == "DequantizeLinear" and n.outputs[0].name == name)
