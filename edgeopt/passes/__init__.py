@@ -10,6 +10,7 @@ from edgeopt.passes.fold_affine import FOLD_AFFINE
 from edgeopt.passes.fold_affine_before import FOLD_AFFINE_BEFORE
 from edgeopt.passes.fold_batchnorm import FOLD_BATCHNORM
 from edgeopt.passes.fold_constants import FOLD_CONSTANTS, fold_constants
+from edgeopt.passes.fold_hard_sigmoid import FOLD_HARD_SIGMOID
 from edgeopt.passes.fold_pad import FOLD_PAD
 from edgeopt.passes.fold_pixels import FOLD_PIXELS
 from edgeopt.passes.fuse_clip import FUSE_CLIP
@@ -80,6 +81,7 @@ FUSIONS: tuple[Pass, ...] = (
     FOLD_BATCHNORM,
     FOLD_AFFINE,
     FOLD_AFFINE_BEFORE,
+    FOLD_HARD_SIGMOID,
     MERGE_CONSTANTS,  # what found no weights to go into
     MEAN_TO_POOL,
     FOLD_PIXELS,

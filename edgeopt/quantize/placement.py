@@ -11,9 +11,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Set
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import ABSORBED, node_key
+from edgeopt.quantize.masks import masked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +30,10 @@ class Rule:
         activations: indices of activation inputs; None means all inputs.
         weight, bias: input indices of constant weights and bias.
         channel_axis: output-channel axis of the weight for this node, None for one scale.
+        constants: activation inputs may be constants: they are stored as integers with a range of their own.
         float_output: the kernel can leave its output in float when nobody needs it quantized.
         refuses: why this very node cannot be int8; None when it can.
+        alone: why only the weight of this very node is stored as int8, where the kernel does not take its input.
     """
 
     role: str
@@ -37,8 +41,23 @@ class Rule:
     weight: int | None = None
     bias: int | None = None
     channel_axis: Callable[[ir.Node], int | None] = lambda node: None
+    constants: bool = False
     float_output: bool = False
     refuses: Callable[[ir.Node], str | None] = lambda node: None
+    alone: Callable[[ir.Node], str | None] = lambda node: None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shield:
+    """When a runtime quantizes an operator that was left in float; moves and activations in between are no obstacle.
+
+    Attributes:
+        inputs: those that come from DequantizeLinear then; None for all.
+        constants: a constant counts like them: the runtime quantizes it.
+    """
+
+    inputs: tuple[int, ...] | None = None
+    constants: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,14 +67,13 @@ class Table:
     Attributes:
         rules: by operator type.
         folded: activations that the runtime folds into the quantizer that follows.
-        shielded: operators that the runtime would quantize on its own when they stand in float
-            between DequantizeLinear and a single QuantizeLinear; they get a shield. By operator type:
-            the inputs that come from DequantizeLinear when it does so, None for all of them.
+        shielded: operators, by type, that the runtime would quantize on its own when they stand in float
+            between DequantizeLinear and QuantizeLinear; they get a shield.
     """
 
     rules: Mapping[str, Rule]
     folded: Set[str]
-    shielded: Mapping[str, tuple[int, ...] | None] = dataclasses.field(default_factory=dict)
+    shielded: Mapping[str, Shield] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +121,7 @@ def plan_placement(
     quantized: set[ir.Value] = set(given)
     folded: dict[ir.Node, ir.Node] = {}
     weight_only: list[ir.Node] = []
+    masks = masked(model.graph)
     for node in model.graph:
         producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         if producer in chosen and _follower(producer, chosen[producer], table, exclude) is node:
@@ -111,13 +130,15 @@ def plan_placement(
             quantized.add(node.outputs[0])
             continue
         rule, reason = _rule_for(node, table, exclude)
+        if rule is not None and reason is None and rule.role != "weight" and _in_the_way(node, rule, masks):
+            reason = "it reads or makes a mask, whose numbers would set the scale"
         if rule is not None and rule.role in ("join", "move") and reason is None:
             possible[node] = rule
             starved = [v for v in activation_inputs(node, rule) if v not in quantized]
             if starved:
                 reason = "its inputs are not int8"
         if rule is not None and reason is None:
-            reason = apart(node)
+            reason = apart(node) or rule.alone(node)
             if reason is not None and rule.role == "compute":
                 weight_only.append(node)
                 reason += "; computes in float from int8 weights"
@@ -135,11 +156,25 @@ def plan_placement(
 
 
 def activation_inputs(node: ir.Node, rule: Rule) -> list[ir.Value]:
-    """The activation inputs of a node, absent optional ones left out."""
-    inputs = (
-        node.inputs if rule.activations is None else [node.inputs[i] for i in rule.activations if i < len(node.inputs)]
-    )
+    """The activation inputs of a node that are computed or fed; absent optional ones left out, constants by rule."""
+    constant = {index for index, _ in constant_operands(node, rule)}
+    places = range(len(node.inputs)) if rule.activations is None else rule.activations
+    inputs = [node.inputs[i] for i in places if i < len(node.inputs) and i not in constant]
     return [v for v in inputs if v is not None]
+
+
+def constant_operands(node: ir.Node, rule: Rule) -> list[tuple[int, np.ndarray]]:
+    """Index and array of the constants among the activation inputs, where the rule lets them be stored as integers."""
+    if not rule.constants:
+        return []
+    places = range(len(node.inputs)) if rule.activations is None else rule.activations
+    found = [(i, constant_of(node, i)) for i in places]
+    return [(i, tensor.numpy()) for i, tensor in found if tensor is not None]
+
+
+def _in_the_way(node: ir.Node, rule: Rule, masks: Set[ir.Value]) -> bool:
+    read = activation_inputs(node, rule) if rule.role == "compute" else node.inputs
+    return not masks.isdisjoint((*read, *node.outputs))
 
 
 def _rule_for(node: ir.Node, table: Table, exclude: Set[str]) -> tuple[Rule | None, str | None]:
@@ -154,6 +189,8 @@ def _rule_for(node: ir.Node, table: Table, exclude: Set[str]) -> tuple[Rule | No
         present = index is not None and index < len(node.inputs) and node.inputs[index] is not None
         if index is not None and present and constant_of(node, index) is None:
             return None, f"its {what} is not a constant"
+    if rule.constants and not activation_inputs(node, rule):
+        return None, "its inputs are constants"
     for value in activation_inputs(node, rule) if rule.role != "weight" else ():
         if value.dtype is not None and value.dtype != ir.DataType.FLOAT:
             return None, f"its input is {value.dtype.name.lower()}, not float"

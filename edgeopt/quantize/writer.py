@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import NODE_KEY, node_key
-from edgeopt.quantize.scheme import QParams
+from edgeopt.quantize.placement import Shield
+from edgeopt.quantize.scheme import QParams, quantize
 
 LONGEST_BASE = 32
 """Characters of a tensor's name that go into the names derived from it: some exporters write hundreds."""
@@ -72,6 +73,23 @@ class Writer:
         if old is not None:
             self._replaced.append(old)
         node.replace_input_with(index, dq.outputs[0])
+
+    def operand(self, node: ir.Node, index: int, array: np.ndarray, params: QParams) -> None:
+        """Feed ``node`` from DQ of a constant that an integer kernel reads like an activation."""
+        base = str(node.inputs[index].name)  # type: ignore[union-attr]
+        scale = self.initializer(base, "scale", np.asarray(params.scale, np.float32))
+        zero = self.initializer(base, "zero_point", np.asarray(params.zero_point, params.dtype))
+        inputs = [self.initializer(base, "quantized", quantize(array, params)), scale, zero]
+        dq = ir.node("DequantizeLinear", inputs, name=self.fresh(base, "DequantizeLinear"))
+        out = dq.outputs[0]
+        out.name, out.type, out.shape = (
+            self.fresh(base, "dequantized"),
+            ir.TensorType(ir.DataType.FLOAT),
+            inputs[0].shape,
+        )
+        dq.metadata_props[NODE_KEY] = str(dq.name)
+        self._graph.insert_before(node, dq)
+        self.replace(node, index, out)
 
     def replace(self, node: ir.Node, index: int, new: ir.Value) -> None:
         """Feed ``node`` from ``new``; the constant that was read there goes when nothing else reads it."""
@@ -157,21 +175,37 @@ class Writer:
             dq.outputs[0].name = self.fresh(name, "dequantized")
         self._insert_behind(value, [q, dq])
 
-    def shield(self, node: ir.Node, indices: tuple[int, ...] | None) -> None:
+    def shield(self, node: ir.Node, when: Shield, moves: Set[str], activations: Set[str]) -> None:
         """Put a one-input Max, which is the identity, between a float operator and the quantizer behind it.
 
         Args:
-            indices: the inputs that come from DequantizeLinear when the runtime would fuse the operator; None for all.
+            when: what the runtime looks for before it quantizes the operator.
+            moves: operator types that a DequantizeLinear or a QuantizeLinear is moved past.
+            activations: operator types that it folds into a quantizer.
         """
-        inputs = node.inputs if indices is None else [node.inputs[i] for i in indices]
-        sources = [value.producer() for value in inputs if value is not None]
-        uses = list(node.outputs[0].uses())
-        if any(source is None or source.op_type != "DequantizeLinear" for source in sources) or len(uses) != 1:
+        inputs = node.inputs if when.inputs is None else [node.inputs[i] for i in when.inputs]
+        if not any(_dequantized(value, moves) for value in inputs):
             return
-        if uses[0].node.op_type != "QuantizeLinear":
-            return
+        for value in inputs:
+            constant = value is not None and value.producer() is None and value.const_value is not None
+            if value is not None and not _dequantized(value, moves) and not (constant and when.constants):
+                return
+        follower = node.outputs[0]
+        passed = moves | activations
+        while True:
+            uses = list(follower.uses())
+            if len(uses) != 1 or follower.is_graph_output():
+                return
+            reader = uses[0].node
+            if reader.op_type == "QuantizeLinear":
+                break
+            if reader.op_type not in passed or uses[0].idx != 0 or reader.graph is not self._graph:
+                return
+            follower = reader.outputs[0]
+        readers = list(node.outputs[0].uses())
         same = self._identity(node.outputs[0], node_key(node))
-        uses[0].node.replace_input_with(uses[0].idx, same.outputs[0])
+        for use in readers:
+            use.node.replace_input_with(use.idx, same.outputs[0])
         self._graph.insert_after(node, same)
 
     def shield_subgraphs(self, makers: Set[str]) -> None:
@@ -201,3 +235,11 @@ class Writer:
         for value in self._replaced:
             if not value.uses() and not value.is_graph_output() and value.name in self._graph.initializers:
                 del self._graph.initializers[str(value.name)]
+
+
+def _dequantized(value: ir.Value | None, moves: Set[str]) -> bool:
+    """Whether a value comes from DequantizeLinear, straight or through operators that only move values."""
+    maker = None if value is None else value.producer()
+    while maker is not None and maker.op_type in moves and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    return maker is not None and maker.op_type == "DequantizeLinear"

@@ -25,7 +25,7 @@ CLIPS = ((-1.0, 1.0), (-0.5, 0.7), (0.0, 1.5), (0.1, 0.6), (-1.0, -0.1))
 KINDS = (
     *("conv", "conv", "conv", "depthwise", "grouped", "pointwise", "relu", "clip", "leaky", "sigmoid", "hardswish"),
     *("tanh", "softmax", "add", "add", "mul", "max", "twice", "constant", "concat", "maxpool", "avgpool", "excite"),
-    *("swap", "double", "slice", "split", "shuffle"),
+    *("swap", "double", "slice", "split", "shuffle", "offset", "where", "gather", "tile", "extremes", "hardsigmoid"),
 )
 
 
@@ -68,6 +68,7 @@ class Maker:
     def grow(self) -> str:
         kind, a, b = str(self.rng.choice(KINDS)), self.pick(), self.pick()
         plain = {"relu": "Relu", "leaky": "LeakyRelu", "sigmoid": "Sigmoid", "hardswish": "HardSwish", "tanh": "Tanh"}
+        plain["hardsigmoid"] = "HardSigmoid"
         pool = {"kernel_shape": [3, 3], "pads": [1] * 4}
         if kind in ("conv", "depthwise", "grouped", "pointwise"):
             group = {"depthwise": CHANNELS, "grouped": 2}.get(kind, 1)
@@ -85,6 +86,19 @@ class Maker:
             return self.op(str(self.rng.choice(["Add", "Mul"])), a, a)
         if kind == "constant":
             return self.op("Mul", a, self.array(self.rng.uniform(0.5, 1.5, (1, CHANNELS, 1, 1))))
+        if kind == "offset":
+            return self.op("Add", self.array(self.rng.uniform(-0.5, 1.5, (CHANNELS, 1, 1))), a)
+        if kind == "where":
+            cond = self.array(self.rng.integers(0, 2, (1, 1, SIDE, SIDE)), bool)
+            return self.op("Where", cond, a, b if self.rng.random() < 0.5 else self.array(0.5))
+        if kind == "gather":
+            return self.op("Gather", a, self.array(self.rng.permutation(CHANNELS), np.int64), axis=1)
+        if kind == "tile":
+            ends = [self.array([v], np.int64) for v in (0, 3, 2)]
+            return self.op("Tile", self.op("Slice", a, *ends), self.array([1, 1, 2, 1], np.int64))
+        if kind == "extremes":
+            best = self.op(str(self.rng.choice(["ReduceMax", "ReduceMin"])), a, self.array([2], np.int64))
+            return self.op("Expand", best, self.array([1, CHANNELS, SIDE, SIDE], np.int64))
         if kind == "concat":
             return self.conv(self.op("Concat", a, b, axis=1), CHANNELS, 2 * CHANNELS, 1)
         if kind == "maxpool":
@@ -126,7 +140,7 @@ def random_net(seed: int) -> Model:
 
 
 @pytest.mark.parametrize("target", ["raspberry-pi-5", "x86-avx512-vnni", "x86-avx2"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(28))
 def test_random_nets(seed: int, target: str, tmp_path: Path) -> None:
     original = random_net(seed)
     model = apply_all((*NORMALIZE, *FUSIONS), original)
@@ -138,7 +152,7 @@ def test_random_nets(seed: int, target: str, tmp_path: Path) -> None:
         assert not plan_placement(model.ir, backend.TABLE).int8
         return
     reference = [Interpreter(original).run(feeds) for feeds in data]
-    for choice in (Choice(), Choice(percentile=99.99, bias_correction=True)):
+    for choice in (Choice(), Choice(ranges="percentile", percentile=99.99, bias="mean")):
         quantized = quantize(calibrated, choice)
         artifact = backend.lower(quantized.model, profile, tmp_path / "q.onnx", precision="int8")
         assert backend.fused(artifact.path, model, profile, quantized).mismatches == ()
