@@ -19,8 +19,8 @@ WIDEST = 120
 
 EXIT_CODES = """\
 exit codes: 0 fine, 1 the result cannot be written, 2 wrong use, 6 runtime or provider missing or too old, 7 the
-golden outputs are not met, 8 the measurement failed or is invalid, 9 the bundle is damaged, 130 interrupted,
-143 terminated
+golden outputs are not met, 8 the measurement failed or is invalid, 9 the bundle is damaged, or bound to another kind of
+processor or another release, 130 interrupted, 143 terminated
 """
 
 
@@ -157,9 +157,10 @@ def _bench(options: argparse.Namespace) -> int:
             path=os.path.join(root, *artifact.path.split("/")),
             sha256=artifact.sha256,
             runner=contract.backend,
-            options={**contract.options, "provider": contract.provider},
+            options={**contract.options_of(artifact), "provider": contract.provider},
             file=artifact.path,
             precision=artifact.precision,
+            data=None if artifact.data is None else os.path.join(root, *artifact.data.path.split("/")),
         )
         for artifact in chosen
     ]

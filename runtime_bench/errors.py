@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 
 class BenchFailure(Exception):  # noqa: N818
     """A measurement could not be made: every process of a subject failed."""
@@ -16,9 +18,13 @@ class RuntimeMissing(BenchFailure):
 
 
 class VerifyFailure(Exception):  # noqa: N818
-    """A bundle is damaged or foreign (code 9), or its runtime is missing or too old (code 6)."""
+    """A bundle is damaged or foreign (code 9), or its runtime is missing or too old (code 6).
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
+    ``remedy``, where there is one of its own, says what to do; the exception's text has it at its end.
+    """
+
+    def __init__(self, code: int, message: str, remedy: Optional[str] = None) -> None:
+        super().__init__(message if remedy is None else "{}. {}".format(message, remedy))
         self.code = code
         self.message = message
+        self.remedy = remedy

@@ -8,7 +8,9 @@ import math
 import os
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
+from runtime_bench import native as native_
 from runtime_bench.errors import VerifyFailure
+from runtime_bench.native import Native
 from runtime_bench.sums import safe_path, shown
 
 NAME = "manifest.json"
@@ -18,14 +20,22 @@ OURS = ("provider", "threads", "allow_fallback", "custom_ops")
 """Options of a run that stand elsewhere, or are for whoever runs it to decide: not taken from ``run.options``."""
 
 
+class Data(NamedTuple):
+    """The second file of an artifact, which the runtime finds by its name."""
+
+    path: str
+    sha256: str
+
+
 class Artifact(NamedTuple):
-    """A file that the runtime can load."""
+    """A file that the runtime can load, with the ``data`` beside it where there is any."""
 
     path: str
     role: str
     precision: str
     sha256: str
     format: str
+    data: Optional[Data] = None
 
 
 class Sample(NamedTuple):
@@ -39,7 +49,8 @@ class Contract(NamedTuple):
     """What a manifest promises about running the bundle.
 
     ``target``, ``arch`` and ``isa`` name the device, its architecture and its instruction-set features as Linux spells
-    them; the latter two are empty where the manifest does not tell.
+    them; the latter two are empty where the manifest does not tell. ``native`` has artifacts by path that hold the
+    runtime's own graph.
     """
 
     backend: str
@@ -55,6 +66,7 @@ class Contract(NamedTuple):
     target: str = ""
     arch: str = ""
     isa: Sequence[str] = ()
+    native: Mapping[str, Native] = {}
 
     @property
     def default(self) -> Artifact:
@@ -65,6 +77,11 @@ class Contract(NamedTuple):
     def fallback(self) -> Optional[Artifact]:
         """The way back, where the bundle has one."""
         return next((a for a in self.artifacts if a.role == "fallback"), None)
+
+    def options_of(self, artifact: Artifact) -> dict[str, str]:
+        """Options of the runner for one artifact: those of the bundle, and its own."""
+        own = self.native.get(artifact.path)
+        return {**self.options, **(own.options if own is not None else {})}
 
 
 def read(root: str) -> dict[str, Any]:
@@ -111,9 +128,7 @@ def parse(raw: Mapping[str, Any]) -> Contract:
         backend=_field(_field(raw, "backend", dict), "name", str, "backend."),
         provider=_field(run, "provider", str, "run."),
         threads=_field(run, "threads", int, "run."),
-        options={
-            str(key): str(value) for key, value in _field(run, "options", dict, "run.").items() if key not in OURS
-        },
+        options=_options(_field(run, "options", dict, "run.")),
         minimum=_field(run, "minimum", dict, "run."),
         inputs=inputs,
         outputs=outputs,
@@ -123,6 +138,7 @@ def parse(raw: Mapping[str, Any]) -> Contract:
         target=_field(target, "name", str, "target."),
         arch=_field({"arch": "", **target}, "arch", str, "target."),
         isa=_features(target),
+        native=_native(_field({"native": {}, **run}, "native", dict, "run.")),
     )
 
 
@@ -163,12 +179,14 @@ def check_files(contract: Contract, files: Mapping[str, str]) -> None:
     """Every file that running needs must be in ``SHA256SUMS``, artifacts with one and the same digest."""
     used = [path for sample in contract.samples for path in sample.inputs]
     used += [path for sample in contract.samples for paths in sample.outputs.values() for path in paths]
-    for path in used + [artifact.path for artifact in contract.artifacts]:
+    claimed = [(artifact.path, artifact.sha256) for artifact in contract.artifacts]
+    claimed += [artifact.data for artifact in contract.artifacts if artifact.data is not None]
+    for path in used + [path for path, _ in claimed]:
         if path not in files:
             raise VerifyFailure(9, "{} names {}, which SHA256SUMS does not list".format(NAME, shown(path)))
-    for artifact in contract.artifacts:
-        if files[artifact.path] != artifact.sha256:
-            raise VerifyFailure(9, "{} has two digests, in {} and in SHA256SUMS".format(shown(artifact.path), NAME))
+    for path, sha256 in claimed:
+        if files[path] != sha256:
+            raise VerifyFailure(9, "{} has two digests, in {} and in SHA256SUMS".format(shown(path), NAME))
 
 
 def _refuse_constant(text: str) -> Any:
@@ -204,11 +222,37 @@ def _features(target: Mapping[str, Any]) -> list[str]:
     return list(words)
 
 
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in given.items() if key not in OURS}
+
+
+def _native(entries: Mapping[str, Any]) -> dict[str, Native]:
+    found = {}
+    for path, entry in entries.items():
+        one = native_.parse(entry) if isinstance(entry, dict) else None
+        if one is None:
+            text = "{}: run.native of {} does not say what the artifact is bound to as this program reads it"
+            raise VerifyFailure(9, text.format(NAME, shown(path)))
+        found[path] = one._replace(options=_options(one.options))
+    return found
+
+
 def _artifact(entry: Mapping[str, Any]) -> Artifact:
-    values = [_field(entry, key, str, "artifacts[].") for key in Artifact._fields]
-    artifact = Artifact(*values)
+    artifact = Artifact(*(_field(entry, key, str, "artifacts[].") for key in Artifact._fields[:5]))
     safe_path(artifact.path, NAME)
-    return artifact
+    if "data" not in entry:
+        return artifact
+    return artifact._replace(data=_data(_field(entry, "data", dict, "artifacts[]."), artifact.path))
+
+
+def _data(entry: Mapping[str, Any], beside: str) -> Data:
+    """The second file; it lies beside the first under its name, because that is where a runtime looks for it."""
+    data = Data(*(_field(entry, key, str, "artifacts[].data.") for key in Data._fields))
+    safe_path(data.path, NAME)
+    if os.path.splitext(data.path)[0] != os.path.splitext(beside)[0] or data.path == beside:
+        text = "{}: the data of {} is {}, which is not the file of that name beside it"
+        raise VerifyFailure(9, text.format(NAME, shown(beside), shown(data.path)))
+    return data
 
 
 def _sample(entry: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> Sample:

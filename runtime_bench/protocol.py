@@ -58,6 +58,7 @@ class Subject:
         options: for the runner, such as ``provider`` and session config entries.
         file: what the measurement calls the file; its base name if None, so that no folder of the host is told.
         precision: ``int8`` or ``float32`` where it is claimed; the audit is held against it.
+        data: the second file, where the model has one; it counts in the bytes.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Subject:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Optional[str] = None
     precision: Optional[str] = None
+    data: Optional[str] = None
 
 
 def measure(
@@ -203,9 +205,15 @@ def _identity(subject: Subject) -> dict[str, Any]:
         "name": subject.name,
         "file": subject.file or os.path.basename(subject.path),
         "sha256": subject.sha256,
-        "bytes": os.path.getsize(subject.path) if os.path.isfile(subject.path) else None,
+        "bytes": _bytes(subject),
         "precision": subject.precision,
     }
+
+
+def _bytes(subject: Subject) -> Optional[int]:
+    """Size of a subject's files; None where one is no file."""
+    files = [subject.path] + ([subject.data] if subject.data else [])
+    return sum(map(os.path.getsize, files)) if all(map(os.path.isfile, files)) else None
 
 
 def _request(

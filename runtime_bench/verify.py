@@ -7,7 +7,7 @@ import platform
 import re
 from typing import Any, Callable, Mapping, Optional
 
-from runtime_bench import manifest, process, providers, sums
+from runtime_bench import manifest, native, process, providers, sums
 from runtime_bench.errors import RuntimeMissing, VerifyFailure
 from runtime_bench.golden import EXACT_DB
 from runtime_bench.machine import environment, isa
@@ -16,7 +16,7 @@ from runtime_bench.runners import RUNNERS
 
 SCHEMA = "edgeopt.verification/1"
 TIMEOUT_S = 3600.0
-PORTABLE = ("onnx", "ort")
+PORTABLE = ("onnx", "ort", "openvino-ir")
 """Formats that hold no code for one kind of processor."""
 
 
@@ -50,7 +50,9 @@ def verify_bundle(
     passed("files", "{} that run and {} records are intact{}".format(len(device), len(records), more))
     identity = manifest.check_identity(raw, device)
     passed("identity", identity)
-    if contract.arch:
+    if not contract.arch:
+        native.require_machine(contract.native)
+    else:
         passed("processor", "; ".join(machine_warnings(contract)) or "{}, as the target".format(contract.arch))
     tell("runtime")
     runtime = require_runtime(contract)
@@ -78,8 +80,9 @@ def machine_warnings(contract: Contract, root: str = "/") -> list[str]:
         contract: its ``arch`` and ``isa`` are compared; an empty ``arch`` says nothing about the processor.
         root: of ``/proc`` and ``/sys``.
 
-    Raises VerifyFailure (9) when an artifact holds code for another architecture than this one.
+    Raises VerifyFailure (9) when an artifact holds code, or weights in a layout, for another processor than this one.
     """
+    native.require_machine(contract.native, root)
     described = environment.describe(root)
     here = isa.architecture(described["machine"])
     if contract.arch and here != contract.arch:
@@ -102,6 +105,7 @@ def target_isa(contract: Contract) -> list[str]:
 def require_runtime(contract: Contract, allow_fallback: bool = False) -> dict[str, Any]:
     """Ask a worker what is installed, and compare. Raises VerifyFailure (6) with the pip line; loads no model.
 
+    An artifact that is bound to another release than the installed one is foreign here: VerifyFailure (9).
     With ``allow_fallback`` a provider that is not there is no reason to stop where the CPU's is.
     """
     name = contract.backend
@@ -115,6 +119,7 @@ def require_runtime(contract: Contract, allow_fallback: bool = False) -> dict[st
         needed = "{} {} or newer".format(name, sums.shown(minimum)) if minimum != "0" else name
         text = "needs {}, found none that works here: {}. Install it: {}"
         raise VerifyFailure(6, text.format(needed, error, _pip_line(contract, minimum))) from error
+    native.require_release(contract.native, name, str(found["version"]), version_key)
     if version_key(found["version"]) < version_key(minimum):
         text = "the model needs {} {} or newer{}, found {}. Install it: {}"
         pip = _pip_line(contract, minimum)
@@ -146,10 +151,10 @@ def with_library(contract: Contract, custom_ops: Optional[str]) -> Contract:
     return contract._replace(options={**contract.options, "custom_ops": os.path.abspath(custom_ops)})
 
 
-def run_options(contract: Contract, threads: Optional[int] = None) -> dict[str, Any]:
+def run_options(contract: Contract, artifact: Artifact, threads: Optional[int] = None) -> dict[str, Any]:
     """Options for the runner: the manifest's, with threads limited to what this machine allows."""
     return {
-        **contract.options,
+        **contract.options_of(artifact),
         "provider": contract.provider,
         "threads": environment.usable_threads(threads or contract.threads),
     }
@@ -167,7 +172,9 @@ def _numbers(contract: Contract) -> str:
 
 def _pip_line(contract: Contract, minimum: str) -> str:
     if contract.backend != "onnxruntime":
-        return contract.backend
+        known = contract.backend if contract.backend in RUNNERS else "the runtime of the bundle"
+        version = _shown_version(minimum)
+        return 'python3 -m pip install numpy "{}{}"'.format(known, ">=" + version if version else "")
     provider = providers.SHORT.get(contract.provider.lower(), contract.provider)
     return providers.pip_line(provider, _shown_version(minimum))
 
@@ -191,7 +198,7 @@ def _run_golden(root: str, contract: Contract, artifact: Artifact) -> tuple[dict
         "job": "golden",
         "runner": contract.backend,
         "path": _full(root, artifact.path),
-        "options": run_options(contract),
+        "options": run_options(contract, artifact),
         "outputs": contract.outputs,
         "samples": [_golden_sample(root, contract, artifact, i) for i in range(len(contract.samples))],
     }

@@ -77,6 +77,7 @@ def _software() -> Iterator[Finding]:
             yield Finding(name=name, state="missing", value="not installed", remedy=f"Run: pip install {name}")
         else:
             yield Finding(name=name, state="ok", value=version)
+    yield _openvino()
     for name in _TORCH:
         version = _version(name)
         yield Finding(
@@ -85,6 +86,20 @@ def _software() -> Iterator[Finding]:
             value=version or "not installed; .pt2 models cannot be read",
             remedy="" if version else 'Run: pip install "edgeopt[torch]"',
         )
+
+
+def _openvino() -> Finding:
+    """Whether targets that list OpenVINO first are built for it."""
+    from edgeopt.backends.registry import BACKENDS, INSTALL
+
+    version, fault = _version("openvino"), BACKENDS["openvino"].probe()
+    missing = "not installed; targets that list it are built for what else they list"
+    return Finding(
+        name="openvino",
+        state="ok" if fault is None else "note",
+        value=version or missing if fault is None else missing if version is None else fault,
+        remedy="" if fault is None else f"Run: {INSTALL['openvino']}",
+    )
 
 
 def _machine(root: Path) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from edgeopt.cli._group import SuggestingGroup
 from edgeopt.cli._options import PATH, emit_json, emit_path, emit_text, json_option
 from edgeopt.cli._settings import known_targets
 from edgeopt.console import fields, result_table
+
+if TYPE_CHECKING:
+    from edgeopt.target import Target
 
 
 @click.group(cls=SuggestingGroup, name="targets")
@@ -49,7 +53,7 @@ def show_command(name: str, as_json: bool) -> None:
 
     target = load_target(name)
     wheels = {backend: found for backend in target.backends if (found := wheel(target, backend)) is not None}
-    described = target_dict(target) | {"last_wheels": wheels}
+    described = target_dict(target) | {"last_wheels": wheels, "built_here_for": _built_for(target)}
     if as_json:
         emit_json(described)
         return
@@ -102,6 +106,18 @@ def probe_command(out: Path | None, name: str | None) -> None:
             f"{out} cannot be written: {error.strerror}", remedy="Give a path that does not exist yet."
         ) from error
     emit_path(out)
+
+
+def _built_for(target: Target) -> str:
+    """Which of the target's backends a build here takes, and why not one before it."""
+    from edgeopt.errors import ToolchainError
+    from edgeopt.pipeline.choose import choose_backend
+
+    try:
+        choice = choose_backend(target)
+    except ToolchainError as error:
+        return f"none: {error.message}"
+    return choice.name + (f" ({choice.reason})" if choice.reason else "")
 
 
 def _flat(described: dict[str, object]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from runtime_bench.errors import RuntimeMissing
 
 RUNNERS = {
     "onnxruntime": ".onnxruntime",
+    "openvino": ".openvino",
     "null": ".null",
 }
 
