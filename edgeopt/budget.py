@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
 from edgeopt.errors import did_you_mean
@@ -14,16 +15,42 @@ _MILLISECONDS = {"us": Decimal("0.001"), "ms": Decimal(1), "s": Decimal(1000)}
 _PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z%]*)")
 
+BUILT_FOR = ("onnxruntime", "openvino")
+"""Backends that a build can be told to use."""
+
+QUANTIZE = ("auto", "static", "dynamic", "weights-int8", "weights-int4", "float16", "bfloat16", "none")
+"""What a build may be asked to reduce weights and activations to."""
+
+CALIB_MEMORY = 256_000_000
+"""Bytes that the statistics of a calibration may hold, unless told otherwise."""
+
+MAX_FLOAT_MACS = 0.2
+"""Share of the multiply-accumulates that the search may keep in float, unless told otherwise."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the artifact may cost; ``None`` is no limit. ``max_drop`` is a share of the metric (0.01 = 1 %)."""
+    """What the artifact may cost, and what its outputs must hold; ``None`` is no limit.
+
+    Attributes:
+        max_drop: largest drop of the metric, as a share (0.01 = 1 %).
+        min_sqnr_db: smallest SQNR of any output against the float model, in dB.
+        max_error: largest absolute error by output name.
+    """
 
     peak_bytes: int | None = None
     artifact_bytes: int | None = None
     latency_ms: float | None = None
     latency_percentile: float = 0.95
     max_drop: float | None = None
+    min_sqnr_db: float | None = None
+    max_error: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def floors(self) -> dict[str, object]:
+        """The limits on quality that were stated, as plain values."""
+        stated = {"max_drop": self.max_drop, "min_sqnr_db": self.min_sqnr_db, "max_error": dict(self.max_error) or None}
+        return {name: value for name, value in stated.items() if value is not None}
 
 
 def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
@@ -51,11 +78,7 @@ def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
             peak = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
         else:
             artifact = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
-    drop = (
-        None if max_drop is None else float(_quantity("max-drop", max_drop.strip(), {"%": Decimal("0.01")}, zero=True))
-    )
-    if drop is not None and drop > 1:
-        raise ValueError(f'max-drop: "{max_drop}" is more than 100%.')
+    drop = None if max_drop is None else parse_share("max-drop", max_drop)
     return Budget(
         peak_bytes=peak, artifact_bytes=artifact, latency_ms=latency, latency_percentile=percentile, max_drop=drop
     )
@@ -68,6 +91,49 @@ def parse_size(what: str, text: str) -> int:
         ValueError: no number with a unit.
     """
     return max(1, int(_quantity(what, text.strip(), _BYTES)))
+
+
+def parse_share(what: str, text: str) -> float:
+    """A share of a text such as ``5%``.
+
+    Raises:
+        ValueError: no percentage from 0 to 100.
+    """
+    share = float(_quantity(what, text.strip(), {"%": Decimal("0.01")}, zero=True))
+    if share > 1:
+        raise ValueError(f'{what}: "{text}" is more than 100%.')
+    return share
+
+
+def parse_decibels(what: str, text: str) -> float:
+    """A text such as ``25`` or ``25dB``.
+
+    Raises:
+        ValueError: no positive number, or another unit.
+    """
+    text = text.strip()
+    return float(_quantity(what, f"{text}dB" if text[-1:].isdigit() else text, {"dB": Decimal(1)}))
+
+
+def parse_errors(what: str, texts: Iterable[str]) -> dict[str, float]:
+    """Texts such as ``heat=0.05``: the largest absolute error by name of an output.
+
+    Raises:
+        ValueError: no name, no positive number, or a name that comes twice.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = 0.0
+        if not equals or not name.strip() or not 0 < value < math.inf:
+            raise ValueError(f'{what}: "{text}" is not OUTPUT=VALUE with a positive number.')
+        if name.strip() in found:
+            raise ValueError(f'{what}: more than one value for "{name.strip()}".')
+        found[name.strip()] = value
+    return found
 
 
 def _quantity(what: str, text: str, units: Mapping[str, int] | Mapping[str, Decimal], *, zero: bool = False) -> Decimal:

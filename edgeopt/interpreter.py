@@ -33,6 +33,7 @@ class Interpreter:
         tensors: names to return; the graph outputs when None. Tensors of the main graph only.
         threads: intra-op threads.
         libraries: shared libraries with custom operators; a model brings its own. Loading one runs its code.
+        optimize: let the runtime rewrite the graph; off for a file that holds the runtime's own.
 
     Raises:
         ModelError: the runtime refuses the model; its own words are quoted.
@@ -45,6 +46,7 @@ class Interpreter:
         tensors: Iterable[str] | None = None,
         threads: int = 1,
         libraries: Iterable[Path] = (),
+        optimize: bool = True,
     ) -> None:
         ort = import_onnxruntime()
         settings = ort.SessionOptions()
@@ -52,6 +54,8 @@ class Interpreter:
         settings.inter_op_num_threads = 1
         settings.log_severity_level = 4  # what fails is raised
         settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False  # an arena keeps its peak until the end
+        if not optimize:
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         wanted = None if tensors is None else tuple(tensors)
         model = source if isinstance(source, Path) else _exposing(source, wanted)
         for library in (*libraries, *(() if isinstance(model, Path) else model.origin.libraries)):

@@ -31,6 +31,9 @@ NODE_NAME = "edgeopt.name"
 PROTOBUF_LIMIT = 2**31 - 1
 """Largest protobuf message in bytes; a bigger model needs its tensors in a file beside it."""
 
+LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+"""Domains of onnxruntime's operators in a layout that belongs to one kind of processor or provider."""
+
 _EXTERNAL_THRESHOLD = 1024
 _EXTERNAL_ALIGNMENT = 64
 

@@ -7,7 +7,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeopt.budget import Budget, parse_budget, parse_size
+from edgeopt.budget import (
+    BUILT_FOR,
+    QUANTIZE,
+    Budget,
+    parse_budget,
+    parse_decibels,
+    parse_errors,
+    parse_share,
+    parse_size,
+)
 from edgeopt.bundle import safe_name
 from edgeopt.errors import did_you_mean
 from edgeopt.loaders import parse_shape
@@ -33,6 +42,7 @@ _PATHS = ("model", "weights", "calib", "eval", "custom_ops", "bundles")
 _KEYS = (
     *("name", *_PATHS, "budget", "max_drop", "exclude", "shapes", "effort", "seconds", "threads"),
     *("input", "input_layout", "input_color", "fold_limit", "force_eval", "keep_custom_ops"),
+    *("backend", "quantize", "calib_memory", "min_sqnr", "max_error", "max_float_macs"),
 )
 
 
@@ -44,6 +54,7 @@ class Settings:
         bundles: folder in which each bundle gets a folder of its own.
         budget: limits by name, as text: ``{"memory": "64MB"}``.
         shapes: by input name, as text: ``{"x": "1x3x224x224"}``.
+        max_error: by output name: ``{"heat": 0.05}``.
     """
 
     model: str | None = None
@@ -66,6 +77,12 @@ class Settings:
     force_eval: bool | None = None
     custom_ops: str | None = None
     keep_custom_ops: bool | None = None
+    backend: str | None = None
+    quantize: str | None = None
+    calib_memory: str | None = None
+    min_sqnr: str | None = None
+    max_error: Mapping[str, float] | None = None
+    max_float_macs: str | None = None
 
     def over(self, below: Settings) -> Settings:
         """These settings where they are stated, ``below`` elsewhere; budgets and shapes are merged by name.
@@ -79,6 +96,8 @@ class Settings:
             stated["budget"] = {**kept, **self.budget}
         if self.shapes is not None and below.shapes is not None:
             stated["shapes"] = {**below.shapes, **self.shapes}
+        if self.max_error is not None and below.max_error is not None:
+            stated["max_error"] = {**below.max_error, **self.max_error}
         return dataclasses.replace(below, **stated)
 
 
@@ -176,9 +195,17 @@ def _settings(table: Table, folder: Path) -> Settings:
         force_eval=flag("force_eval"),
         custom_ops=placed("custom_ops"),
         keep_custom_ops=flag("keep_custom_ops"),
+        backend=text("backend", BUILT_FOR),
+        quantize=text("quantize", QUANTIZE),
+        calib_memory=text("calib_memory"),
+        min_sqnr=_number_or_text(table, "min_sqnr"),
+        max_error=_errors(table),
+        max_float_macs=text("max_float_macs"),
     )
     for check in (
         lambda: budget_of(found),
+        lambda: found.calib_memory and parse_size("calib_memory", found.calib_memory),
+        lambda: found.max_float_macs and parse_share("max_float_macs", found.max_float_macs),
         lambda: found.fold_limit and parse_size("fold_limit", found.fold_limit),
         lambda: [parse_shape(f"{name}={shape}") for name, shape in (found.shapes or {}).items()],
     ):
@@ -223,7 +250,13 @@ def budget_of(settings: Settings) -> Budget:
         ValueError: a limit is malformed.
     """
     text = ",".join(f"{key}={value}" for key, value in (settings.budget or {}).items())
-    return parse_budget(text or None, settings.max_drop)
+    return dataclasses.replace(
+        parse_budget(text or None, settings.max_drop),
+        min_sqnr_db=None if settings.min_sqnr is None else parse_decibels("min_sqnr", settings.min_sqnr),
+        max_error=parse_errors(
+            "max_error", [f"{name}={value!r}" for name, value in (settings.max_error or {}).items()]
+        ),
+    )
 
 
 def _budget(table: Table) -> Mapping[str, str] | None:
@@ -231,6 +264,29 @@ def _budget(table: Table) -> Mapping[str, str] | None:
         return None
     limits = table.table("budget")
     return {key: limits.text(key) for key in limits.data}
+
+
+def _number_or_text(table: Table, key: str) -> str | None:
+    """``25`` or ``"25dB"``."""
+    value = table.data.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value}"
+    return table.text(key) or None if key in table.data else None
+
+
+def _errors(table: Table) -> Mapping[str, float] | None:
+    """Numbers by name of an output."""
+    if "max_error" not in table.data:
+        return None
+    entries = table.table("max_error")
+    found = {}
+    for key in entries.data:
+        numbers = entries.numbers(key)
+        if len(numbers) == 1 and numbers[0] > 0:
+            found[key] = numbers[0]
+        elif numbers:
+            entries.problem(key, "must be one positive number.")
+    return found
 
 
 def _shapes(table: Table) -> Mapping[str, str] | None:

@@ -152,6 +152,7 @@ def verify(
         kind = kinds.get(failure.code, BundleError)
         extra = "no list has it" in failure.message
         remedy = "Move it out of the folder." if extra else MEND if kind is BundleError else None
+        remedy = failure.remedy or remedy
         raise kind(f"{root}: {failure.message}", remedy=remedy) from failure
     failed = [f"{check['name']}: {check['detail']}" for check in result["checks"] if not check["ok"]]
     if failed:

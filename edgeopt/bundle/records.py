@@ -12,7 +12,7 @@ from typing import Any
 from edgeopt.bundle.layout import canonical, load_json, read_text
 from edgeopt.errors import BundleError
 from edgeopt.memory import Footprint
-from edgeopt.plan import Drift, Step, StepResult
+from edgeopt.plan import Drift, Point, Step, StepResult
 
 LOCK_SCHEMA = "edgeopt.lock/1"
 _STATUS = ("kept", "rolled-back", "skipped")
@@ -20,13 +20,14 @@ _STATUS = ("kept", "rolled-back", "skipped")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What was decided about one step. ``reason_code`` is a fixed word, never a measured figure."""
+    """What was decided about one step. ``reason_code`` is a fixed word, ``found`` a search's own choice: no figures."""
 
     kind: str
     name: str
     params: Mapping[str, object]
     status: str
     reason_code: str = ""
+    found: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ def decisions(results: Iterable[StepResult], reason_codes: Mapping[str, str] | N
             params=dict(result.step.params),
             status=result.status,
             reason_code=codes.get(result.step.name, ""),
+            found=dict(result.found),
         )
         for result in results
     )
@@ -137,7 +139,9 @@ def _lock(row: Mapping[str, Any], source: str) -> Lock:
         raise BundleError(f"{source} is damaged: {error}") from error
     words = [lock.source_sha256, lock.target, *lock.toolchain.values(), *lock.data.values()]
     words += [word for d in found for word in (d.kind, d.name, d.status, d.reason_code)]
-    if not all(isinstance(word, str) for word in words) or not all(isinstance(d.params, dict) for d in found):
+    if not all(isinstance(word, str) for word in words) or not all(
+        isinstance(d.params, dict) and isinstance(d.found, dict) for d in found
+    ):
         raise BundleError(f"{source} is damaged: a value has the wrong type")
     if any(d.status not in _STATUS for d in found):
         raise BundleError(f"{source} is damaged: a status is none of {', '.join(_STATUS)}")
@@ -163,7 +167,13 @@ def _row(result: StepResult) -> dict[str, Any]:
         "drift": [{**dataclasses.asdict(drift), "sqnr_db": _finite(drift.sqnr_db)} for drift in result.drift],
         "latency_ratio": None if result.latency_ratio is None else list(result.latency_ratio),
         "seconds": result.seconds,
+        **({"found": dict(result.found)} if result.found else {}),
+        **({"points": [_point(point) for point in result.points]} if result.points else {}),
     }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {**dataclasses.asdict(point), "sqnr_db": _finite(point.sqnr_db)}
 
 
 def _finite(decibels: float) -> float | str | None:
@@ -201,12 +211,18 @@ def _result(row: Mapping[str, Any]) -> StepResult:
         reason=row["reason"],
         before=_footprint(row["before"]),
         after=_footprint(row["after"]),
-        drift=tuple(
-            Drift(**{**d, "sqnr_db": math.inf if d["sqnr_db"] is None else float(d["sqnr_db"])}) for d in row["drift"]
-        ),
+        drift=tuple(Drift(**{**d, "sqnr_db": _decibels(d["sqnr_db"])}) for d in row["drift"]),
         latency_ratio=ratio,
         seconds=float(row["seconds"]),
+        found=dict(row.get("found", {})),
+        points=tuple(
+            Point(**{**p, "kept": tuple(p["kept"]), "sqnr_db": _decibels(p["sqnr_db"])}) for p in row.get("points", ())
+        ),
     )
+
+
+def _decibels(value: float | str | None) -> float:
+    return math.inf if value is None else float(value)
 
 
 def _footprint(row: Mapping[str, Any]) -> Footprint:

@@ -104,8 +104,10 @@ def _sealed(manifest: Mapping[str, Any], device: Mapping[str, _Entry]) -> dict[s
     sealed = {**head, "identity": "", **manifest, "files": files}
     check_manifest(sealed)
     for artifact in sealed["artifacts"]:
-        if artifact.get("bytes") != device[artifact["path"]].bytes:
-            raise BundleError(f"{MANIFEST}: 'bytes' of {artifact['path']!r} is not the size of the file")
+        own = [artifact["path"], *([artifact["data"]["path"]] if "data" in artifact else [])]
+        if artifact.get("bytes") != sum(device[path].bytes for path in own):
+            what = "file" if len(own) == 1 else "files"
+            raise BundleError(f"{MANIFEST}: 'bytes' of {artifact['path']!r} is not the size of the {what}")
     sealed["identity"] = runtime_bench.identity(sealed, {path: entry.sha256 for path, entry in device.items()})
     return sealed
 

@@ -153,7 +153,8 @@ def _table(manifest: Json, summary: Json) -> tuple[list[str], list[list[str]]]:
 
     subjects, memory = summary["latency"]["subjects"], summary["memory"]
     sizes = {"original": manifest["source"]["bytes"]} | {a["precision"]: a["bytes"] for a in manifest["artifacts"]}
-    names = [name for name in ("original", "float32", "int8") if name in sizes or name in subjects]
+    names = list(dict.fromkeys(("original", "float32", *sizes, *subjects)))
+    names = [name for name in names if name in sizes or name in subjects]
     known = [p for p in _PERCENTILES if any((s.get(f"{p}_ns") is not None) for s in subjects.values())]
     rows = []
     for name in names:

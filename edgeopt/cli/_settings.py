@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.budget import BUILT_FOR, CALIB_MEMORY, MAX_FLOAT_MACS, QUANTIZE
 from edgeopt.cli import _options as options
 
 if TYPE_CHECKING:
@@ -39,6 +40,21 @@ _OPTIONS = (
     click.option(
         "--max-drop", metavar="SHARE", help="Largest drop of the metric, such as 1%.  [default: not clearly above 1%]"
     ),
+    click.option("--min-sqnr", metavar="DB", help="Smallest SQNR of any output against the float model, such as 25."),
+    click.option(
+        "--max-error",
+        multiple=True,
+        metavar="OUTPUT=VALUE",
+        help="Largest absolute error of an output; repeatable.",
+    ),
+    click.option(
+        "--backend", type=click.Choice(BUILT_FOR), help="Build for it.  [default: the target's first one here]"
+    ),
+    click.option(
+        "--quantize", type=click.Choice(QUANTIZE), help="What to reduce weights and activations to.  [default: auto]"
+    ),
+    click.option("--max-float-macs", metavar="SHARE", help="What the search may keep in float.  [default: 20%]"),
+    click.option("--calib-memory", metavar="SIZE", help="What statistics may hold in memory.  [default: 256MB]"),
     click.option("--exclude", multiple=True, metavar="NODE", help="Keep a node in float, by name or key; repeatable."),
     options.shape_option,
     click.option("--name", help="Name of the bundle and its files.  [default: the model's]"),
@@ -72,6 +88,7 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
 
         own = {name: given.pop(name) for name in Settings.__dataclass_fields__ if name in given}
         own["budget"] = _limits(own["budget"], own["max_drop"])
+        own["max_error"] = _errors(own["max_error"])
         stated = {name: value for name, value in own.items() if value not in (None, (), False)}
         flags = Settings(model=model, shapes=_shapes(shapes), **stated)
         command(request=_request(flags, target, trust_pickle), **given)
@@ -98,9 +115,18 @@ def _limits(budget: str | None, max_drop: str | None) -> dict[str, str] | None:
     return {key.strip(): value.strip() for key, _, value in parts} or None
 
 
+def _errors(texts: tuple[str, ...]) -> dict[str, float] | None:
+    from edgeopt.budget import parse_errors
+
+    try:
+        return parse_errors("--max-error", texts) or None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def _request(flags: Settings, target: str | None, trust_pickle: bool) -> Request:
     """What to build. The project file speaks only where no MODEL is named: its data belongs to its model."""
-    from edgeopt.budget import parse_size
+    from edgeopt.budget import parse_share, parse_size
     from edgeopt.bundle import safe_name
     from edgeopt.loaders import default_name
     from edgeopt.pipeline import Request
@@ -126,6 +152,8 @@ def _request(flags: Settings, target: str | None, trust_pickle: bool) -> Request
         limits = budget_of(settings)
         check_name(settings.name or "model")
         limit = None if settings.fold_limit is None else parse_size("fold-limit", settings.fold_limit)
+        memory = parse_size("calib-memory", settings.calib_memory or f"{CALIB_MEMORY}B")
+        share = parse_share("max-float-macs", settings.max_float_macs or f"{100 * MAX_FLOAT_MACS:g}%")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if settings.input_type is None and (settings.input_layout or settings.input_color):
@@ -154,4 +182,8 @@ def _request(flags: Settings, target: str | None, trust_pickle: bool) -> Request
         input_layout=settings.input_layout,
         input_color=settings.input_color,
         fold_limit=limit,
+        backend=settings.backend,
+        quantize=settings.quantize or "auto",
+        calib_memory=memory,
+        max_float_macs=share,
     )

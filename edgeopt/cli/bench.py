@@ -177,7 +177,8 @@ def _bundle_work(root: Path, asked: _Asked) -> Iterator[_Work]:
         verify.require_runtime(contract, asked.allow_fallback)
     except VerifyFailure as failure:
         kind = _FAILURES.get(failure.code, BundleError)
-        raise kind(f"{root}: {failure.message}", remedy=None if kind is ToolchainError else MEND) from failure
+        remedy = failure.remedy or (None if kind is ToolchainError else MEND)
+        raise kind(f"{root}: {failure.message}", remedy=remedy) from failure
     chosen = [artifact for artifact in (contract.fallback, contract.default) if artifact is not None]
     same = len({artifact.precision for artifact in chosen}) < len(chosen)
     yield _Work(
@@ -187,9 +188,10 @@ def _bundle_work(root: Path, asked: _Asked) -> Iterator[_Work]:
                 path=str(root / artifact.path),
                 sha256=artifact.sha256,
                 runner=contract.backend,
-                options={**contract.options, "provider": contract.provider},
+                options={**contract.options_of(artifact), "provider": contract.provider},
                 file=artifact.path,
                 precision=artifact.precision,
+                data=None if artifact.data is None else str(root / artifact.data.path),
             )
             for artifact in chosen
         ],

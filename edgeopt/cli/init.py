@@ -29,6 +29,10 @@ model = {model}
 
 # effort = "standard"            # none, quick, standard or release: how long to measure
 # max_drop = "1%"                # largest drop of the metric
+# min_sqnr = 25                  # dB, the smallest of any output against the float model
+# quantize = "auto"              # static, dynamic, weights-int8, weights-int4, float16, bfloat16 or none
+# max_float_macs = "20%"         # multiply-accumulates that the search may keep in float to hold the limits above
+# calib_memory = "256MB"         # what the statistics of a calibration may hold
 # exclude = []                   # nodes that stay in float; `edgeopt inspect MODEL --nodes` lists them
 # threads = 4                    # the target's when absent
 # seconds = 60                   # upper bound on the measurement's time
@@ -47,6 +51,9 @@ model = {model}
 # memory = "64MB"                # peak, runtime and model
 # size = "5MB"
 # p95 = "20ms"
+
+# [max_error]                    # largest absolute error by output
+# "NAME" = 0.05
 
 # [targets.{example}]    # what one target says instead; any key above
 # exclude = []

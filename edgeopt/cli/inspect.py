@@ -164,6 +164,8 @@ def _bundle(path: Path) -> tuple[Any, list[tuple[str, str]]]:
 
 
 def _bundle_rows(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from edgeopt.report.contract import bound_words
+
     backend, run, quality = manifest["backend"], manifest["run"], manifest["quality"]
     instead = f" instead of {backend['preferred']}: {backend['reason']}" if backend.get("reason") else ""
     kept = [step["name"] for step in manifest["steps"] if step["status"] == "kept"]
@@ -181,6 +183,11 @@ def _bundle_rows(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         *[
             ("artifact", f"{a['path']} ({a['role']}, {a['precision']}, {bytes_text(a['bytes'])})")
             for a in manifest["artifacts"]
+        ],
+        *[
+            ("bound", f"{a['path']} to {bound}")
+            for a in manifest["artifacts"]
+            if (bound := bound_words(manifest, a["path"]))
         ],
         ("steps kept", ", ".join(kept) or "none"),
         ("quality", quality_text(quality)),

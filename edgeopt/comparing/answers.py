@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeopt import calibration, metrics
+from edgeopt.backends.registry import BACKENDS
 from edgeopt.bundle import JudgedOn, read_outcomes
 from edgeopt.calibration import DataSet
 from edgeopt.comparing.sources import Artifact, Recorded
 from edgeopt.errors import BenchError, CalibrationError
-from edgeopt.interpreter import Interpreter
 from edgeopt.outcomes import Drop, Outcomes, paired_drop
 from runtime_bench.golden import Tally
 from runtime_bench.statistics.stats import proportion_interval
@@ -106,13 +106,19 @@ def judge_now(a: Side, b: Side, spec: str) -> tuple[Json, list[str]]:
             "random data cannot judge quality: a network can match on noise and fail on every real input",
             remedy="Give a set of real inputs with --data.",
         )
-    warnings = calibration.check(data, a.inputs, run=Interpreter(a.path).run if data.carried else None)
+    warnings = calibration.check(data, a.inputs, run=_run(a) if data.carried else None)
     return _judged(a, b, data), warnings
+
+
+def _run(side: Artifact) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]:
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+    run = BACKENDS[side.runner].interpreter(side.path, optimize=side.optimize).run
+    return run
 
 
 def _judged(a: Artifact, b: Artifact, data: DataSet) -> Json:
     """By the set's metric, else by agreement with A. Each gets the states that it carries over itself."""
-    run_a, run_b = Interpreter(a.path).run, Interpreter(b.path).run
+    run_a, run_b = _run(a), _run(b)
     scorer, groups = calibration.scorer(data), calibration.groups(data)
     labels = itertools.repeat(None) if (found := calibration.targets(data)) is None else found
     rows = None if scorer is None else (metrics.Rows(scorer), metrics.Rows(scorer))

@@ -112,9 +112,10 @@ def run_now(
             path=str(side.path),
             sha256=side.sha256,
             runner=side.runner,
-            options=given if options[name] is None else dict(options[name] or {}),
+            options={**(given if options[name] is None else options[name] or {}), **side.own},
             file=side.file,
             precision=side.precision,
+            data=None if side.data is None else str(side.data),
         )
         for name, side in (("A", a), ("B", b))
     ]

@@ -27,8 +27,10 @@ class Artifact:
         file: what a measurement calls it.
         precision: None for a bare model.
         options: for the runner, ``provider`` included; None for a bare model, which has none of its own.
+        own: options of this file alone: a bare model on the other side does not get them.
         samples: golden inputs, ``.npy`` file by input name; empty for a bare model.
         root: the bundle's folder; None for a bare model.
+        data: the second file, where the artifact has one.
         colors: channel order of raw pixels by input name, where the bundle states one.
     """
 
@@ -42,10 +44,17 @@ class Artifact:
     outputs: tuple[TensorSpec, ...]
     runner: str = "onnxruntime"
     options: Mapping[str, str] | None = None
+    own: Mapping[str, str] = dataclasses.field(default_factory=dict)
     threads: int | None = None
     samples: Sequence[Mapping[str, str]] = ()
     root: Path | None = None
+    data: Path | None = None
     colors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def optimize(self) -> bool:
+        """Whether the runtime is to optimize the file when it loads it."""
+        return self.own.get("optimizer") != "off"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,12 +208,14 @@ def _bundled(source: Source) -> Artifact:
         path=root / entry["path"],
         file=entry["path"],
         sha256=entry["sha256"],
-        bytes=(root / entry["path"]).stat().st_size,
+        bytes=entry["bytes"],
+        data=None if "data" not in entry else root / entry["data"]["path"],
         precision=entry["precision"],
         inputs=_specs(found.manifest["signature"]["inputs"]),
         outputs=_specs(found.manifest["signature"]["outputs"]),
         runner=contract.backend,
         options={**contract.options, "provider": contract.provider},
+        own=contract.native[entry["path"]].options if entry["path"] in contract.native else {},
         threads=contract.threads,
         samples=[
             {name: str(root / path) for name, path in zip(contract.inputs, sample.inputs, strict=True)}
@@ -222,17 +233,19 @@ def _bundled(source: Source) -> Artifact:
 
 def _check_hashes(root: Path, which: str, contract: Any = None) -> None:
     """Check the files of one list of a bundle and, where it will run, that its runtime is here."""
-    from runtime_bench import VerifyFailure, manifest, sums, verify
+    from runtime_bench import VerifyFailure, manifest, native, sums, verify
 
     kinds: Mapping[int, type[EdgeoptError]] = {6: ToolchainError, 9: BundleError}
     try:
         listed = sums.check_listed(str(root), sums.DEVICE if which == "device" else sums.RECORDS)
         if contract is not None:
             manifest.check_files(contract, listed)
+            native.require_machine(contract.native)
             verify.require_runtime(contract)
     except VerifyFailure as failure:
         kind = kinds.get(failure.code, BundleError)
-        raise kind(f"{root}: {failure.message}", remedy=None if kind is ToolchainError else MEND) from failure
+        remedy = failure.remedy or (None if kind is ToolchainError else MEND)
+        raise kind(f"{root}: {failure.message}", remedy=remedy) from failure
 
 
 def _artifact_of(found: Bundle, precision: str | None) -> Mapping[str, Any]:

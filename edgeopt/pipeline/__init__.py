@@ -13,9 +13,10 @@ from edgeopt import bundle, loaders, passes
 from edgeopt.bundle import Bundle
 from edgeopt.memory import footprint
 from edgeopt.model import select_keys
-from edgeopt.pipeline import admit, data, decide, frugal, golden, measure, pixels, record, steps
-from edgeopt.pipeline.choose import choose_backend
+from edgeopt.pipeline import admit, data, decide, frugal, golden, measure, native, pixels, record, steps
+from edgeopt.pipeline.choose import choose_backend, settle_backend
 from edgeopt.pipeline.request import Request as Request
+from edgeopt.pipeline.request import check_data, wish
 from edgeopt.plan import ladder
 from edgeopt.target import load_target
 
@@ -38,7 +39,7 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
         BundleError: the destination is not ours to replace, or cannot be written.
     """
     target = load_target(request.target)
-    choice = choose_backend(target)
+    choice = choose_backend(target, request.backend)
     name = bundle.safe_name(request.name or loaders.default_name(request.model, request.weights))
     bundle.check_destination(request.out, name)
     with stage("load"):
@@ -62,8 +63,10 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
         lock = decide.load_lock(request.locked, model, target)
     with stage("check data"):
         sets = data.prepare(model, calib=request.calib, evaluate=request.evaluate)
+        check_data(request, sets)
     with stage("check dimensions"):
         model, sets = admit.settle(admitted, sets)
+        choice = settle_backend(choice, target, model, request.backend)
     asked = pixels.Asked(kind=request.input_type, layout=request.input_layout, color=request.input_color)
     taken = pixels.take(model, sets, asked, lock, stage)
     model, sets = taken.model, taken.sets
@@ -72,10 +75,11 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
     weights = footprint(model).weight_bytes
     rewrites = (*passes.normalize(request.fold_limit), *passes.FUSIONS)
     finishing = choice.backend.passes(target)
+    wanted = wish(request, model, exclude)
     plan = ladder(
         steps.steps_of("pass", rewrites),
         calibrated=sets.calibration is not None,
-        exclude=sorted(exclude),
+        wanted=wanted,
         finishing=steps.steps_of("finish", finishing),
     )
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
@@ -90,14 +94,18 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
             exclude=exclude,
             lock=lock,
             stage=stage,
+            limits=request.budget,
+            memory=request.calib_memory,
+            max_float_macs=request.max_float_macs,
         )
         outcome = dataclasses.replace(taken.conclude(outcome), plain=admitted.precision)
         frugal.release(weights)
         with stage("lower"):
             outcome = steps.lower(outcome, choice.backend, target, name, work)
+            outcome = native.apply(outcome, choice.backend, target, sets, work, lock)
         with stage("judge quality"):
-            judged = decide.judge(outcome, sets, request.budget, target, choice.backend, lock)
-            samples = golden.record(outcome, sets, work)
+            judged = decide.judge(outcome, sets, request.budget, target, choice.backend, lock, request.quantize)
+            samples = golden.record(outcome, sets, choice.backend, work)
         frugal.release(weights)
         with stage(f"measure ({request.effort})"):
             threads = request.threads or target.threads

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeopt import findings
 from edgeopt.errors import ModelError
-from edgeopt.findings import baked, custom, quantized, subgraphs, training, types
+from edgeopt.findings import baked, custom, quantized, training, types
 from edgeopt.interpreter import Interpreter, refusal
 from edgeopt.model import Model
 from edgeopt.pipeline.data import Sets
@@ -124,9 +124,6 @@ def settle(admitted: Admitted, sets: Sets) -> tuple[Model, Sets]:
             )
     model, words = _fixed(model, found)
     sets, warnings = dataclasses.replace(sets, inputs=model.inputs), (*warnings, *words)
-    left = subgraphs.not_quantized(model)
-    if sets.calibration is not None and admitted.quantizes and left is not None:
-        warnings = (*warnings, left)
     if not admitted.quantizes:
         sets = dataclasses.replace(sets, calibration=None, held_out=False)
     return model, dataclasses.replace(sets, warnings=warnings)

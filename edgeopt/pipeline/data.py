@@ -71,15 +71,35 @@ class Sets:
     def calibration_samples(self) -> Iterator[Feeds]:
         """Samples that calibrate."""
         assert self.calibration is not None
-        for index, feeds in enumerate(calibration.samples(self.calibration, self.inputs, self.run)):
-            if not (self.held_out and self._judges(index)):
-                yield feeds
+        return self._calibrating(calibration.samples(self.calibration, self.inputs, self.run))
 
-    def choice_samples(self) -> Iterator[Feeds]:
-        """A few of the samples that calibrate, evenly spread."""
+    def _calibrating(self, items: Iterable[T]) -> Iterator[T]:
+        return (item for index, item in enumerate(items) if not (self.held_out and self._judges(index)))
+
+    def choice_samples(self, most: int = CHOICE_SAMPLES) -> Iterator[Feeds]:
+        """A few of the samples that calibrate, evenly spread: ``most`` of them at most."""
         assert self.calibration is not None
-        stride = max(1, self.calibration.count // CHOICE_SAMPLES)
-        return itertools.islice(self.calibration_samples(), 0, None, stride)
+        return self._chosen(calibration.samples(self.calibration, self.inputs, self.run), most)
+
+    def _chosen(self, items: Iterable[T], most: int = CHOICE_SAMPLES) -> Iterator[T]:
+        assert self.calibration is not None
+        return itertools.islice(self._calibrating(items), 0, None, max(1, -(-self.calibration.count // most)))
+
+    def choice_labels(self) -> Iterator[Label] | None:
+        """Their labels; those of the evaluation set never have a say in a choice."""
+        found = None if self.calibration is None else calibration.targets(self.calibration)
+        return None if found is None else self._chosen(found)
+
+    def choice_metric(self) -> Scorer | None:
+        """The metric of the set that calibrates; None without one, and for pairs, of which a few samples hold none."""
+        if self.calibration is None or self.calibration.pairs is not None:
+            return None
+        return calibration.scorer(self.calibration)
+
+    def choice_groups(self) -> npt.NDArray[np.int64] | None:
+        """Group of every choice sample."""
+        found = None if self.calibration is None else calibration.groups(self.calibration)
+        return None if found is None else np.array(list(self._chosen(found)), np.int64)
 
     def evaluation_samples(self) -> Iterator[Feeds]:
         """Samples that judge."""
@@ -169,7 +189,10 @@ def prepare(model: Model, *, calib: str | None, evaluate: str | None) -> Sets:
         units=units if held_out else None,
         run=run,
     )
-    _try_metric(model, sets)
+    if judging is not None:
+        _try_metric(model, sets.metric(), sets.labels(), sets.evaluation_samples())
+    if chosen is not None and chosen is not judging:
+        _try_metric(model, sets.choice_metric(), sets.choice_labels(), sets.choice_samples())
     return sets
 
 
@@ -224,17 +247,16 @@ def _key(feeds: Feeds) -> bytes:
     return found.digest()
 
 
-def _try_metric(model: Model, sets: Sets) -> None:
+def _try_metric(model: Model, scorer: Scorer | None, labels: Iterator[Label] | None, samples: Iterator[Feeds]) -> None:
     """Judge one sample, so that a metric which does not fit the outputs stops the build before any work.
 
     Raises:
         CalibrationError: it does not.
     """
-    scorer, labels = sets.metric(), sets.labels()
     if scorer is None or (scorer.needs_label and labels is None):
         return
     try:
-        feeds = next(sets.evaluation_samples())
+        feeds = next(samples)
         outputs = Interpreter(model).run(feeds)
     except ModelError:  # what cannot be run here is said, or refused, where it is looked at
         return

@@ -10,22 +10,22 @@ from types import ModuleType
 from typing import Any
 
 from edgeopt import __version__, bundle, quality
+from edgeopt.backends import Artifact, Fused, NodeRun
 from edgeopt.bundle import Lock
 from edgeopt.errors import BudgetError, QualityError
+from edgeopt.findings import subgraphs
 from edgeopt.host import probe
 from edgeopt.interpreter import Interpreter
 from edgeopt.model import Model, node_key
 from edgeopt.pipeline.data import Sets
 from edgeopt.pipeline.measure import Measured
 from edgeopt.pipeline.steps import Outcome
-from edgeopt.plan import StepResult
+from edgeopt.plan import REDUCED, STATIC, StepResult
 from edgeopt.quality import Quality
 from edgeopt.target import Budget, Target
 
 VETO_RATIO = 1.05
 """A step is vetoed for speed only when the whole interval of its latency ratio lies above this."""
-
-INT8 = "quantize-int8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Judged:
         default: precision of the artifact that ships as default.
         quality: by precision; over the evaluation set (``full``), over the probes where there is none.
         fused: read-back by precision.
-        refused: why int8 does not ship although it was built; None when it does or was not.
+        refused: why the reduced model does not ship although it was built; None when it does or was not.
     """
 
     outcome: Outcome
@@ -81,24 +81,33 @@ def load_lock(path: Path | None, model: Model, target: Target) -> Lock | None:
 
 
 def judge(
-    outcome: Outcome, sets: Sets, budget: Budget, target: Target, backend: ModuleType, lock: Lock | None
+    outcome: Outcome,
+    sets: Sets,
+    budget: Budget,
+    target: Target,
+    backend: ModuleType,
+    lock: Lock | None,
+    asked: str = "auto",
 ) -> Judged:
-    """Compare the int8 artifact with the model as loaded on the evaluation set; fall back to float when it fails.
+    """Compare the reduced artifact with the model as loaded on the evaluation set; fall back to float when it fails.
+
+    Args:
+        asked: what a person asked the model to be reduced to; with ``"auto"`` float will do.
 
     Raises:
-        QualityError: a lock keeps int8 and the gate refuses it here.
+        QualityError: a lock keeps it and the gate refuses it here; or it was asked for and misses a stated limit.
     """
-    artifacts = {p: a.path for p, a in outcome.artifacts.items()}
-    plain = outcome.plain
-    sources = {plain: (outcome.float_model, None), "int8": (outcome.rewritten, outcome.quantized)}
+    artifacts = outcome.artifacts
+    plain, reduced = outcome.plain, outcome.reduced
+    sources = {plain: (outcome.float_model, None), reduced: (outcome.rewritten, outcome.quantized)}
     if not sets.probes:
         return _unjudged(outcome, backend)
     libraries = outcome.original.origin.libraries
-    fused = {p: backend.fused(path, sources[p][0], target, sources[p][1]) for p, path in artifacts.items()}
+    fused = {p: backend.fused(a.portable or a.path, sources[p][0], target, sources[p][1]) for p, a in artifacts.items()}
     judging = sets.evaluation
     seen = quality.compare_all(
         Interpreter(outcome.original).run,
-        {p: Interpreter(path, libraries=libraries).run for p, path in artifacts.items()},
+        {p: backend.interpreter(a.path, libraries, optimize=a.optimize).run for p, a in artifacts.items()},
         sets.probes if judging is None else sets.evaluation_samples(),
         labels=sets.labels(),
         metric=sets.metric(),
@@ -106,18 +115,24 @@ def judge(
         carry=sets.carry(),
     )
     refused = None
-    if "int8" in seen:
-        refused = quality.gate(seen["int8"], budget.max_drop)
-        if refused is None and fused["int8"].mismatches:
-            refused = f"the runtime did not fuse what was planned: {'; '.join(fused['int8'].mismatches[:3])}"
+    if reduced is not None and reduced in seen:
+        refused = quality.gate(seen[reduced], budget)
+        if refused is None and fused[reduced].mismatches:
+            refused = f"the runtime did not fuse what was planned: {'; '.join(fused[reduced].mismatches[:3])}"
         if refused is not None and lock is not None:
             raise QualityError(
-                f"the locked int8 build does not pass here: {refused}",
+                f"the locked {reduced} build does not pass here: {refused}",
                 remedy="Build again without --locked and read the report.",
+            )
+        if refused is not None and asked != "auto" and budget.floors:
+            raise QualityError(
+                f"accuracy target not met: {reduced} was asked for, and {refused}",
+                remedy="Give the search more room with --max-float-macs, lower the limit to keep this best effort, or "
+                "let --quantize auto ship float.",
             )
     return Judged(
         outcome=outcome,
-        default="int8" if "int8" in seen and refused is None else plain,
+        default=reduced if reduced is not None and reduced in seen and refused is None else plain,
         quality=seen,
         full=judging is not None,
         fused=fused,
@@ -128,16 +143,14 @@ def judge(
 def _unjudged(outcome: Outcome, backend: ModuleType) -> Judged:
     """Where nothing can be run there is nothing to compare, and nothing to read back from the runtime."""
     why = "not read back: the network cannot be run here"
-    nodes = tuple(
-        backend.NodeRun(key=node_key(n), op=n.op_type, runs="float", why=why) for n in outcome.float_model.graph
-    )
+    nodes = tuple(NodeRun(key=node_key(n), op=n.op_type, runs="float", why=why) for n in outcome.float_model.graph)
     nothing = Quality(samples=0, outputs=(), slices=(), agreement=None, metric=None, finite=True)
     return Judged(
         outcome=outcome,
         default=outcome.plain,
         quality={outcome.plain: nothing},
         full=False,
-        fused={outcome.plain: backend.Fused(nodes=nodes, mismatches=(), note=why)},
+        fused={outcome.plain: Fused(nodes=nodes, mismatches=(), note=why)},
         refused=None,
     )
 
@@ -147,25 +160,33 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
 
     Raises:
         BudgetError: nothing built fits; names the smallest footprint reached and the shortfall.
-        QualityError: int8 would fit and the gate refused it.
+        QualityError: the reduced model would fit and the gate refused it.
     """
     default, reason, code = judged.default, judged.refused, "quality" if judged.refused else ""
-    warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain())]
+    now = toolchain(judged.outcome.artifacts)
+    warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(now)]
     plain = judged.outcome.plain
+    reduced = next((p for p in judged.outcome.artifacts if p != plain), plain)
     float_fits = not _violations(plain, judged, measured, budget)
-    ratio = None if measured.grade == "invalid" else measured.ratio(plain, "int8")
+    ratio = None if measured.grade == "invalid" or reduced == plain else measured.ratio(plain, reduced)
     sizes = {precision: artifact.bytes for precision, artifact in judged.outcome.artifacts.items()}
-    if default == "int8" and sizes["int8"] >= sizes[plain] and float_fits:
+    ships = default == reduced != plain
+    if ships and sizes[reduced] >= sizes[plain] and float_fits:
         default, reason, code = plain, "it is not smaller than the fused float model", "size"
-    if default == "int8" and ratio is not None:
+    elif ships and ratio is not None:
         figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
         if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:
             default, code = plain, "slower"
             reason = f"slower than the fused float model on this kind of processor ({figures})"
         elif ratio[1] > 1:
             warnings.append(
-                f"int8 is slower than the fused float model on the build host ({figures}): "
+                f"{reduced} is slower than the fused float model on the build host ({figures}): "
                 "it ships for its size; measure on the device"
+            )
+        elif ratio[2] >= 1:
+            warnings.append(
+                f"{reduced} is not clearly faster than the fused float model on the build host ({figures}): "
+                "it ships for its size"
             )
     fused = None if measured.grade == "invalid" else measured.ratio("original", plain)
     if fused is not None and measured.verdict("original", plain) == "slower" and comparable(target):
@@ -173,27 +194,33 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
             f"the rewritten float model is slower than the original here ({fused[0]:.2f}x, {fused[1]:.2f} to "
             f"{fused[2]:.2f}): please report the network; `edgeopt compare` tells more"
         )
-    if default == "int8" and float_fits and _violations("int8", judged, measured, budget):
+    if default == reduced != plain and float_fits and _violations(reduced, judged, measured, budget):
         default, reason, code = plain, "the budget holds in float only", "budget"
     broken = _violations(default, judged, measured, budget)
-    if broken and judged.refused is not None and not _violations("int8", judged, measured, budget):
+    if broken and judged.refused is not None and not _violations(reduced, judged, measured, budget):
         raise QualityError(
-            f"the budget needs int8, and int8 does not hold the quality: {judged.refused}",
-            remedy="Raise --max-drop or the budget, add calibration data, or keep layers in float with --exclude.",
+            f"the budget needs {reduced}, and {reduced} does not hold the quality: {judged.refused}",
+            remedy="Raise the limits on quality or the budget, add calibration data, or keep layers in float with "
+            "--exclude.",
         )
     if broken:
         raise BudgetError(_shortfall(judged, measured, broken), remedy="Raise the budget or take a smaller network.")
     results = tuple(
-        dataclasses.replace(r, latency_ratio=ratio) if r.step.name == INT8 and r.status == "kept" else r
+        dataclasses.replace(r, latency_ratio=ratio) if r.step.name == _maker(judged) else r
         for r in judged.outcome.results
     )
     codes = {}
     if reason is not None:
-        warnings.insert(0, f"int8 was rolled back: {reason}")
+        warnings.insert(0, f"{reduced} was rolled back: {reason}")
         codes = {r.step.name: code for r in results if r.step.kind == "quantize" and r.status == "kept"}
         results = tuple(
             dataclasses.replace(r, status="rolled-back", reason=reason) if r.step.name in codes else r for r in results
         )
+    if default == reduced and judged.outcome.quantized is not None:
+        warnings += judged.outcome.quantized.warnings
+    tried = any(r.step.name == STATIC for r in results)
+    if tried and default in (plain, "int8") and (left := subgraphs.not_quantized(judged.outcome.original)):
+        warnings.append(left)
     return Final(
         judged=judged,
         default=default,
@@ -204,10 +231,17 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
     )
 
 
-def toolchain() -> dict[str, str]:
-    """Versions of everything that has an influence on the bytes of an artifact."""
+def _maker(judged: Judged) -> str | None:
+    """The step that made the reduced model, whose row has its latency: the last of those that start anew."""
+    kept = [r.step.name for r in judged.outcome.results if r.step.kind == "quantize" and r.status == "kept"]
+    return next((name for name in reversed(kept) if name == STATIC or name in REDUCED), None)
+
+
+def toolchain(artifacts: Mapping[str, Artifact] | None = None) -> dict[str, str]:
+    """Versions of everything that has an influence on the bytes of artifacts; onnxruntime computes the statistics."""
     names = ("numpy", "onnx", "onnx-ir", "onnxruntime")
-    return {name: importlib.metadata.version(name) for name in names} | {"edgeopt": __version__}
+    found = {name: importlib.metadata.version(name) for name in names} | {"edgeopt": __version__}
+    return found | {name: version for a in (artifacts or {}).values() for name, version in a.toolchain.items()}
 
 
 def comparable(target: Target) -> bool:

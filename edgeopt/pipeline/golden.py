@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Golden:
     inputs: tuple[dict[str, str], ...]
 
 
-def record(outcome: Outcome, sets: Sets, work: Path) -> Golden:
+def record(outcome: Outcome, sets: Sets, backend: ModuleType, work: Path) -> Golden:
     """Run the probes through the model as loaded (``float32``) and each artifact; write them as ``.npy``.
 
     Without probes, because nothing can be run, there are no samples.
@@ -41,7 +42,8 @@ def record(outcome: Outcome, sets: Sets, work: Path) -> Golden:
         return Golden(files={}, section={"count": 0, "samples": [], "tolerance": tolerance}, inputs=())
     (work / "golden").mkdir()
     libraries = outcome.original.origin.libraries
-    runs = {p: Interpreter(a.path, libraries=libraries) for p, a in outcome.artifacts.items()}
+    artifacts = outcome.artifacts.items()
+    runs = {p: backend.interpreter(a.path, libraries, optimize=a.optimize) for p, a in artifacts}
     reference = Interpreter(outcome.original)
     files: dict[str, Path] = {}
     samples, inputs = [], []

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgeopt.errors import BenchError, ToolchainError
-from edgeopt.model import file_sha256
 from edgeopt.pipeline.golden import Golden
 from edgeopt.pipeline.steps import Outcome
 
@@ -87,15 +86,22 @@ def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds:
         return Measured(record=None)
     from runtime_bench import BenchFailure, Subject, measure
 
-    assert outcome.baseline is not None
     library = next(iter(outcome.original.origin.libraries), None)
     libraries = {} if library is None else {"custom_ops": str(library.resolve())}
-    subjects = [Subject("original", str(outcome.baseline), file_sha256(outcome.baseline), options=libraries)]
-    for precision, artifact in outcome.artifacts.items():
-        file = f"model/{artifact.path.name}"
-        subjects.append(
-            Subject(precision, str(artifact.path), artifact.sha256, options=libraries, file=file, precision=precision)
+    candidates = {} if outcome.baseline is None else {"original": outcome.baseline}
+    subjects = [
+        Subject(
+            name=name,
+            path=str(artifact.path),
+            sha256=artifact.sha256,
+            runner=artifact.runner,
+            options={**artifact.options, **libraries},
+            file=None if name == "original" else f"model/{artifact.path.name}",
+            precision=None if name == "original" else name,
+            data=None if artifact.data is None else str(artifact.data.path),
         )
+        for name, artifact in {**candidates, **outcome.artifacts}.items()
+    ]
     try:
         record = measure(subjects, list(golden.inputs), effort=effort, threads=threads, seconds=seconds)
     except BenchFailure as error:

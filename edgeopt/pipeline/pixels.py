@@ -49,7 +49,7 @@ class Taken:
             return outcome
         said = [_copies("float32", quantize.float_copies(outcome.float_model))]
         if outcome.quantized is not None:
-            said.append(_copies("int8", quantize.float_copies(outcome.quantized.model)))
+            said.append(_copies(outcome.quantized.precision, quantize.float_copies(outcome.quantized.model)))
         result = dataclasses.replace(self.result, reason="; ".join([self.result.reason, *said]))
         return dataclasses.replace(outcome, results=(result, *outcome.results))
 

@@ -7,8 +7,8 @@ import json
 import math
 import platform
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from edgeopt import __version__, bundle, report
@@ -56,13 +56,14 @@ def content(build: Finished) -> Content:
     manifest = _manifest(build)
     shipped = [outcome.artifacts[p] for p in build.shipped]
     files: dict[str, Path | bytes] = {_path(name, artifact): artifact.path for artifact in shipped}
+    files |= {_data_path(name, artifact): a.path for artifact in shipped if (a := artifact.data) is not None}
     kept = {path for sample in manifest["golden"]["samples"] for part in _parts(sample) for path in part}
     files |= {path: source for path, source in build.golden.files.items() if path in kept}
     files["bench.pyz"] = _pyz()
     lock = bundle.Lock(
         source_sha256=manifest["source"]["sha256"],
         target=build.target.name,
-        toolchain=toolchain(),
+        toolchain=toolchain(outcome.artifacts),
         decisions=bundle.decisions(build.final.results, build.final.reason_codes),
         data=build.sets.digests(),
     )
@@ -93,8 +94,8 @@ def _outcomes(build: Finished, source_sha256: str) -> dict[str, bytes]:
 def _timelines(build: Finished) -> dict[str, list[Json]]:
     outcome = build.final.judged.outcome
     models = {outcome.plain: outcome.float_model}
-    if outcome.quantized is not None and build.final.default == "int8":
-        models["int8"] = outcome.quantized.model
+    if outcome.quantized is not None and build.final.default == outcome.quantized.precision:
+        models[outcome.quantized.precision] = outcome.quantized.model
     return {
         precision: [{"key": m.key, "op": m.op, "live_bytes": m.live_bytes} for m in timeline(model)]
         for precision, model in models.items()
@@ -117,6 +118,7 @@ def _manifest(build: Finished) -> Json:
                 "sha256": artifact.sha256,
                 "toolchain": dict(artifact.toolchain),
                 "built_on_device": artifact.built_on_device,
+                **_data(build.name, artifact),
             }
         )
     quality = _quality(final, sets)
@@ -139,6 +141,7 @@ def _manifest(build: Finished) -> Json:
             "threads": target.threads,
             "options": {},
             "minimum": choice.backend.minimum(*(judged.outcome.artifacts[p].path for p in build.shipped)),
+            **_native(build.name, [judged.outcome.artifacts[p] for p in build.shipped]),
             **_custom(model),
         },
         "default_artifact": _path(build.name, judged.outcome.artifacts[final.default]),
@@ -157,6 +160,16 @@ def _manifest(build: Finished) -> Json:
             "warnings": [*_choice_note(choice), *sets.warnings, *final.warnings],
         },
     }
+
+
+def _native(name: str, artifacts: Sequence[Artifact]) -> Json:
+    """How artifacts that hold the runtime's own graph are loaded, and what they are bound to; by path."""
+    found = {
+        _path(name, artifact): {"options": dict(artifact.options), "bound": dict(artifact.bound)}
+        for artifact in artifacts
+        if artifact.portable is not None
+    }
+    return {"native": found} if found else {}
 
 
 def _custom(model: Model) -> Json:
@@ -272,6 +285,19 @@ def _json(value: object) -> bytes:
 
 def _path(name: str, artifact: Artifact) -> str:
     return f"model/{name}.{artifact.precision}{artifact.path.suffix}"
+
+
+def _data(name: str, artifact: Artifact) -> Json:
+    """The second file of an artifact that has one; it lies beside the first, under its name."""
+    if artifact.data is None:
+        return {}
+    data = artifact.data
+    return {"data": {"path": _data_path(name, artifact), "bytes": data.bytes, "sha256": data.sha256}}
+
+
+def _data_path(name: str, artifact: Artifact) -> str:
+    assert artifact.data is not None
+    return str(PurePosixPath(_path(name, artifact)).with_suffix(artifact.data.path.suffix))
 
 
 def _pyz() -> bytes:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
+from edgeopt.budget import CALIB_MEMORY, MAX_FLOAT_MACS
+from edgeopt.errors import CalibrationError, ModelError, did_you_mean
+from edgeopt.model import Model
+from edgeopt.pipeline.data import Sets
+from edgeopt.plan import Wanted
 from edgeopt.target import Budget
 
 
@@ -29,6 +34,10 @@ class Request:
         input_layout: axes of that input, ``"NHWC"`` or ``"NCHW"``; the model's own when None.
         input_color: order of its channels, ``"rgb"`` or ``"bgr"``; RGB when None.
         fold_limit: bytes that a folded constant may have over what it is made from.
+        backend: build for this one, whatever the target lists; the first of its list that is here when None.
+        quantize: one of ``plan.QUANTIZE``.
+        calib_memory: bytes that the statistics of a calibration may hold.
+        max_float_macs: share of the multiply-accumulates that the search may keep in float.
     """
 
     model: Path
@@ -53,3 +62,44 @@ class Request:
     input_layout: str | None = None
     input_color: str | None = None
     fold_limit: int | None = None
+    backend: str | None = None
+    quantize: str = "auto"
+    calib_memory: int = CALIB_MEMORY
+    max_float_macs: float = MAX_FLOAT_MACS
+
+
+def wish(request: Request, model: Model, exclude: Set[str]) -> Wanted:
+    """What the quantizer is asked for.
+
+    Raises:
+        ModelError: a limit on the error of an output that the model does not have.
+    """
+    names = [spec.name for spec in model.outputs]
+    for name in request.budget.max_error:
+        if name not in names:
+            raise ModelError(
+                f'--max-error names the output "{name}", which the model does not have.{did_you_mean(name, names)}',
+                remedy=f"Its outputs: {', '.join(names)}.",
+            )
+    return Wanted(
+        quantize=request.quantize,
+        exclude=sorted(exclude),
+        calib_memory=request.calib_memory,
+        max_float_macs=request.max_float_macs,
+        floors=request.budget.floors,
+    )
+
+
+def check_data(request: Request, sets: Sets) -> None:
+    """Refuse int8 activations that nothing calibrates, or that nothing judges.
+
+    Raises:
+        CalibrationError: they were asked for without real inputs.
+    """
+    kind, judged = request.quantize, sets.evaluation is not None or sets.calibration is not None
+    if (kind == "static" and sets.calibration is None) or (kind == "dynamic" and not judged):
+        raise CalibrationError(
+            f"--quantize {kind} rounds activations, and there are no real inputs to "
+            f"{'calibrate' if kind == 'static' else 'judge'} it on",
+            remedy="Give a set with --calib, or take --quantize weights-int8, which needs none.",
+        )

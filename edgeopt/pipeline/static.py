@@ -9,11 +9,13 @@ from edgeopt import calibration, loaders, passes, quantize
 from edgeopt.memory import Footprint, footprint
 from edgeopt.model import Model, select_keys
 from edgeopt.passes.infer_shapes import INFER_SHAPES
+from edgeopt.pipeline import native
 from edgeopt.pipeline.admit import admit
-from edgeopt.pipeline.choose import BackendChoice, choose_backend
-from edgeopt.pipeline.request import Request
+from edgeopt.pipeline.choose import BackendChoice, choose_backend, settle_backend
+from edgeopt.pipeline.request import Request, wish
 from edgeopt.pipeline.steps import steps_of
-from edgeopt.plan import Step, ladder
+from edgeopt.plan import STATIC, Step, ladder
+from edgeopt.quantize.quantizer import fitting
 from edgeopt.quantize.scheme import activation_qparams
 from edgeopt.target import Target, load_target
 
@@ -52,8 +54,7 @@ def plan(request: Request) -> StaticPlan:
         ModelError, TargetError, CalibrationError: bad input.
     """
     target = load_target(request.target)
-    choice = choose_backend(target)
-    backend = choice.backend
+    choice = choose_backend(target, request.backend)
     model = loaders.load(
         request.model,
         shapes=request.shapes,
@@ -70,13 +71,15 @@ def plan(request: Request) -> StaticPlan:
         shapes=request.shapes,
     )
     model = admitted.model
+    choice = settle_backend(choice, target, model, request.backend)
+    backend = choice.backend
     exclude = select_keys(model, request.exclude)
     rewrites = (*passes.normalize(request.fold_limit), *passes.FUSIONS)
     finishing = backend.passes(target)
     steps = ladder(
         steps_of("pass", rewrites),
         calibrated=_calibrated(request, model) and admitted.quantizes,
-        exclude=sorted(exclude),
+        wanted=wish(request, model, exclude),
         finishing=steps_of("finish", finishing),
     )
     by_name = {p.name: p for p in (*rewrites, *finishing)}
@@ -89,7 +92,7 @@ def plan(request: Request) -> StaticPlan:
             places = f"{applied.count} place{'s' if applied.count != 1 else ''}"
             reason = f"{places}; {applied.reason}" if applied.count and applied.reason else applied.reason or places
             status = "applies" if applied.count else "nothing to do"
-        elif step.name == "quantize-int8":
+        elif step.name == STATIC:
             int8 = _quantized(seen, backend, target, exclude)
             status, reason = (
                 ("nothing to do", "no operator has an integer kernel") if int8 is None else ("applies", int8[1])
@@ -98,6 +101,10 @@ def plan(request: Request) -> StaticPlan:
         else:
             status, reason = "needs results", "kept if it gains on the calibration samples"
         planned.append(Planned(step=step, status=status, reason=reason, after=footprint(seen)))
+    last = native.step_for(target)
+    if last is not None:
+        reason = "kept if its outputs are those of the portable file"
+        planned.append(Planned(step=last, status="needs results", reason=reason, after=footprint(seen)))
     shaped = passes.apply(INFER_SHAPES, model).model
     return StaticPlan(
         target=target, choice=choice, before=footprint(shaped), steps=tuple(planned), warnings=admitted.warnings
@@ -117,13 +124,15 @@ def _quantized(model: Model, backend: ModuleType, target: Target, exclude: set[s
     if not placement.int8 and not placement.weight_only:
         return None
     grid = activation_qparams(-1.0, 1.0, target.int8.activation)
+    made_up = quantize.Calibrated(
+        model=model, table=backend.TABLE, scheme=target.int8, placement=placement, statistics={}
+    )
     written = quantize.quantize_model(
         model,
         backend.TABLE,
         placement,
         {str(value.name): grid for value in placement.values},
-        weight_bits=target.int8.weight_bits,
-        per_channel=target.int8.per_channel,
+        fitting(made_up, quantize.Choice()),
     )
     nodes = f"{len(placement.int8)} operators in int8"
     return written.model, f"{nodes}, {len(placement.stays_float)} in float; calibration can leave more in float"

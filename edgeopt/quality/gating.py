@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from edgeopt.budget import Budget
 from edgeopt.plan import Drift
 from edgeopt.quality.result import Metric, Quality
 
@@ -20,17 +21,21 @@ DROP_CEILING = 0.05
 """And never above this, however few samples there are."""
 
 
-def gate(quality: Quality, max_drop: float | None) -> str | None:
+def gate(quality: Quality, limits: Budget) -> str | None:
     """Why the artifact is not good enough, or None.
 
-    In order: non-finite values; a channel of an output that is lost; the metric's drop, and an output that is lost as
-    a whole; without labels the agreement when ``max_drop`` was asked for, and the SQNR floor. A limit that was asked
-    for binds the drop itself; without one the drop must be shown: 1 % of 400 samples is four of them, within chance.
+    In order: non-finite values; a channel of an output that is lost; limits that were stated for SQNR and largest
+    errors; the metric's drop, and an output that is lost as a whole; without labels the agreement when a drop was
+    asked for, and the SQNR floor. A limit that was asked for binds the drop itself; without one the drop must be shown:
+    1 % of 400 samples is four of them, within chance.
     """
+    max_drop = limits.max_drop
     if not quality.finite:
         return "the artifact gives NaN, infinity or another shape where the float model gives numbers"
     if (lost := _lost(quality.slices)) is not None:
         return lost
+    if (over := _stated(quality, limits)) is not None:
+        return over
     if quality.metric is not None:
         reason = _metric_reason(quality.metric, max_drop)
         return reason or (_lost(quality.outputs) if max_drop is None else None)
@@ -41,6 +46,17 @@ def gate(quality: Quality, max_drop: float | None) -> str | None:
     if quality.sqnr_db < FLOOR_DB:
         worst = min(quality.outputs, key=lambda d: d.sqnr_db)
         return f"{worst.output}: SQNR {worst.sqnr_db:.1f} dB is below the floor of {FLOOR_DB:.0f} dB"
+    return None
+
+
+def _stated(quality: Quality, limits: Budget) -> str | None:
+    """A stated limit on SQNR or on the largest error of an output that does not hold."""
+    for drift in quality.outputs:
+        if limits.min_sqnr_db is not None and drift.sqnr_db < limits.min_sqnr_db:
+            return f"{drift.output}: SQNR {drift.sqnr_db:.1f} dB is below the {limits.min_sqnr_db:g} dB asked for"
+        most = limits.max_error.get(drift.output)
+        if most is not None and not drift.max_abs <= most:
+            return f"{drift.output}: largest error {drift.max_abs:.3g} is over the {most:g} asked for"
     return None
 
 

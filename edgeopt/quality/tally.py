@@ -16,6 +16,9 @@ from edgeopt.quality.result import Agreement, Metric, Quality
 MAX_SLICES = 256
 """Channels of an output that are judged one by one; wider axes are judged as a whole."""
 
+FIELD_PEAK = 0.05
+"""A field on the last axis that never gets larger decides nothing: a class that no sample shows, say."""
+
 _DECISION = "decision at 0.5"
 
 Values = Mapping[str, np.ndarray]
@@ -26,7 +29,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.signal = self.error = self.other = self.product = np.float64(0)
-        self.peak = np.float64(0)
+        self.peak = self.top = np.float64(0)
 
     def add(self, reference: np.ndarray, test: np.ndarray, axes: tuple[int, ...] | None) -> None:
         difference, total = reference - test, np.add.reduce  # np.sum and np.max without their wrappers
@@ -35,6 +38,7 @@ class _Sums:
         self.error = self.error + total(difference * difference, axis=axes)
         self.product = self.product + total(reference * test, axis=axes)
         self.peak = np.maximum(self.peak, np.maximum.reduce(np.abs(difference), axis=axes, initial=0.0))
+        self.top = np.maximum(self.top, np.maximum.reduce(np.abs(reference), axis=axes, initial=0.0))
 
 
 class Tally:
@@ -44,8 +48,8 @@ class Tally:
         self.scorer = scorer
         self.rows = None if scorer is None else Rows(scorer)
         self.whole: dict[str, _Sums] = {}
-        self.channels: dict[str, _Sums] = {}
-        self.sizes: dict[str, int] = {}
+        self.channels: dict[tuple[str, int], _Sums] = {}
+        self.sizes: dict[tuple[str, int], int] = {}
         self.count = self.ties = 0
         self.agreed = bytearray()
         self.of: str | None = None
@@ -68,12 +72,8 @@ class Tally:
                 self.finite &= bool(good[known].all())
                 ref, got = np.where(known, ref, 0.0), np.where(known & good, got, 0.0)
             self.whole.setdefault(name, _Sums()).add(ref, got, None)
-            if ref.ndim >= 3 and 1 < ref.shape[1] <= MAX_SLICES and self.sizes.setdefault(name, ref.shape[1]):
-                if self.sizes[name] == ref.shape[1]:
-                    self.channels.setdefault(name, _Sums()).add(ref, got, (0, *range(2, ref.ndim)))
-                else:  # an axis of unlike length holds steps of time, not channels
-                    self.sizes[name] = 0
-                    self.channels.pop(name, None)
+            for axis in (1, 2) if ref.ndim == 3 else (1,) if ref.ndim > 3 else ():
+                self._slice(name, axis, ref, got)
         if self.rows is not None and self.finite:
             self.rows.add(found, feeds, label)
         self._agree(expected, found)
@@ -102,7 +102,12 @@ class Tally:
         return Quality(
             samples=self.count,
             outputs=tuple(_drift(name, sums) for name, sums in self.whole.items()),
-            slices=tuple(d for name, sums in self.channels.items() for d in _worst_slices(name, sums)),
+            slices=tuple(
+                drift
+                for (name, axis), sums in self.channels.items()
+                if axis == 1 or metric is None  # classes on the last axis are what a metric is for
+                for drift in _worst_slices(name, axis, sums)
+            ),
             agreement=Agreement(top1=sum(self.agreed) / self.count, ties=self.ties / self.count, of=str(self.of))
             if agreed
             else None,
@@ -110,6 +115,17 @@ class Tally:
             finite=self.finite,
             outcomes=self._outcomes(metric, agreed, samples_sha256, groups),
         )
+
+    def _slice(self, name: str, axis: int, ref: np.ndarray, got: np.ndarray) -> None:
+        """Count an output by index of ``axis``: channels, or the fields of the boxes in a list."""
+        key, size = (name, axis), ref.shape[axis]
+        if not (1 < size <= MAX_SLICES and self.sizes.setdefault(key, size)):
+            return
+        if self.sizes[key] == size:
+            self.channels.setdefault(key, _Sums()).add(ref, got, tuple(k for k in range(ref.ndim) if k != axis))
+        else:  # an axis of unlike length holds steps of time, not channels
+            self.sizes[key] = 0
+            self.channels.pop(key, None)
 
     def _metric(self, rows: Rows, groups: npt.NDArray[np.int64] | None) -> Metric:
         assert self.rows is not None
@@ -178,15 +194,16 @@ def _drift(name: str, sums: _Sums) -> Drift:
     )
 
 
-def _worst_slices(name: str, sums: _Sums, keep: int = 4) -> list[Drift]:
+def _worst_slices(name: str, axis: int, sums: _Sums, keep: int = 4) -> list[Drift]:
     """The channels with the lowest SQNR; channels without any signal say nothing and are left out."""
     signal, error = np.atleast_1d(sums.signal), np.atleast_1d(sums.error)
     drifts = []
-    for index in np.flatnonzero(signal > 0):
+    loud = np.atleast_1d(sums.top) >= (FIELD_PEAK if axis > 1 else 0.0)
+    for index in np.flatnonzero((signal > 0) & loud):
         energy = math.sqrt(float(signal[index]) * float(np.atleast_1d(sums.other)[index]))
         drifts.append(
             Drift(
-                output=f"{name}[axis1={index}]",
+                output=f"{name}[axis{axis}={index}]",
                 sqnr_db=_decibel(float(signal[index]), float(error[index])),
                 cosine=float(np.atleast_1d(sums.product)[index]) / energy if energy else 0.0,
                 max_abs=float(np.atleast_1d(sums.peak)[index]),

@@ -36,6 +36,7 @@ def contract(manifest: Mapping[str, Any]) -> Json:
             ("Threads", str(run["threads"])),
             *((f"Session option {key}", str(value)) for key, value in sorted(run["options"].items())),
             *((f"Minimum {key.replace('_', ' ')}", str(value)) for key, value in run["minimum"].items()),
+            *_native_rows(manifest),
         ],
         "files": grid(
             ("File", "Role", "Precision", ">Bytes", "=sha256"),
@@ -43,6 +44,29 @@ def contract(manifest: Mapping[str, Any]) -> Json:
         ),
         "identity": _identity(manifest),
     }
+
+
+def native_of(manifest: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """How an artifact that holds the runtime's own graph is loaded and what it is bound to; empty for another one."""
+    found: Mapping[str, Any] = (manifest["run"].get("native") or {}).get(path, {})
+    return found
+
+
+def bound_words(manifest: Mapping[str, Any], path: str) -> str:
+    """What alone may run an artifact: "x86_64 with avx512f (blocks of 16 channels), onnxruntime 1.32.0"; else empty."""
+    from runtime_bench.native import parse, words
+
+    found = parse(native_of(manifest, path))
+    return "" if found is None else words(found.bound)
+
+
+def _native_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for artifact in manifest["artifacts"]:
+        path = artifact["path"]
+        for key, value in sorted(native_of(manifest, path).get("options", {}).items()):
+            yield f"Option {key} of {artifact['precision']}", str(value)
+        if bound := bound_words(manifest, path):
+            yield f"{artifact['precision']} is bound to", bound
 
 
 def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgeopt.report import decided, stability, text
 from edgeopt.report.contract import contract
+from edgeopt.report.curve import curve
 from edgeopt.report.grid import Grid, grid
 from edgeopt.report.latency import latency
 from edgeopt.report.machine import environment
@@ -38,6 +39,7 @@ def markdown(
     timed = latency(found["latency"], measurements, manifest["run"]["threads"])
     held = memory(found["memory"], None, timelines, graded)
     steps, quality = decided.steps(diary), decided.quality(found["quality"])
+    searched = curve(diary)
     placement = decided.placement(manifest.get("placement") or {})
     machine = environment(found["latency"], measurements, found["measured_on"] or {})
     promised = contract(manifest)
@@ -60,6 +62,7 @@ def markdown(
     parts += _section("Memory", f"{held['lead']} {held['scattered']}".strip(), held["table"], held["phases"])
     parts += _bullets([line for _, line in held.get("timeline_legend", [])], "Live activations, ")
     parts += _section("Steps", "", steps["tried"], steps["skipped"])
+    parts += _section("Precision", searched["lead"], searched["table"])
     parts += _section("What stayed float", placement["lead"], placement["reasons"])
     parts += _section("Quality", quality["lead"], _pairs(quality["facts"]), quality["outputs"])
     parts += _section("Environment", machine["lead"], machine["ran"], _pairs(machine.get("facts", [])))

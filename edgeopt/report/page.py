@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from edgeopt.report import decided, stability, text
 from edgeopt.report.contract import contract
+from edgeopt.report.curve import curve
 from edgeopt.report.latency import charts, latency
 from edgeopt.report.machine import course, environment
 from edgeopt.report.memory import memory
@@ -53,6 +54,7 @@ def page(
         "charts": charts(found["latency"], measurements),
         "memory": memory(found["memory"], budget, timelines, graded),
         "steps": decided.steps(diary),
+        "curve": curve(diary),
         "placement": decided.placement(manifest.get("placement") or {}),
         "quality": decided.quality(found["quality"]),
         "environment": environment(found["latency"], measurements, found["measured_on"] or {}),

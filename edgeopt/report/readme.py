@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgeopt.report import stability, text
-from edgeopt.report.contract import stated
+from edgeopt.report.contract import bound_words, native_of, stated
 from edgeopt.report.page import headline
 from edgeopt.report.snippet import golden_snippet, image_snippet
 from edgeopt.report.summary import Json
@@ -43,6 +43,14 @@ def readme(manifest: Mapping[str, Any], found: Json) -> str:
     )
     minimum = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in run["minimum"].items())
     parts.append(f"Needs at least: {md(minimum)}. A runtime that is older refuses the model.\n")
+    for artifact in manifest["artifacts"]:
+        if bound := bound_words(manifest, artifact["path"]):
+            parts.append(
+                f"{text.code(artifact['path'])} holds the runtime's own graph and runs on {md(bound)}, and nowhere "
+                "else: another kind of processor would compute wrong numbers, another release does not know the "
+                "operators. `bench.pyz` refuses it there. For another machine build again, there or for a named "
+                "profile.\n"
+            )
     parts.append("## Run the model\n")
     parts.append(_block("python", golden_snippet(manifest)))
     picture = image_snippet(manifest)
@@ -81,11 +89,15 @@ def _any_memory(found: Json) -> bool:
 
 
 def _requirement(manifest: Mapping[str, Any]) -> str:
-    """``"onnxruntime>=1.17.0"``, quoted for the shell; only characters of names and versions survive."""
+    """``"onnxruntime>=1.17.0"``, ``==`` where an artifact is bound to the release; quoted for the shell.
+
+    Only characters of names and versions survive.
+    """
     name = manifest["backend"]["name"]
     version = manifest["run"]["minimum"].get(name)
     clean = [re.sub(r"[^A-Za-z0-9._-]", "", str(part)) for part in (name, version) if part]
-    return f'"{">=".join(clean)}"'
+    bound = any(name in native_of(manifest, a["path"]).get("bound", {}) for a in manifest["artifacts"])
+    return f'"{("==" if bound else ">=").join(clean)}"'
 
 
 def _preprocessing(manifest: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgeopt.report.contract import native_of
 from edgeopt.report.summary import default_artifact
 
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
@@ -12,19 +13,14 @@ _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
 def golden_snippet(manifest: Mapping[str, Any]) -> str:
     """Run the first golden sample and compare with what the build host got. All names are Python literals."""
-    run, default = manifest["run"], default_artifact(manifest)
-    lines = ["import numpy as np", "import onnxruntime as ort", "", "options = ort.SessionOptions()"]
-    lines.append(f"options.intra_op_num_threads = {int(run['threads'])}")
-    for key, value in sorted(run["options"].items()):
-        lines.append(f"options.add_session_config_entry({str(key)!r}, {str(value)!r})")
-    lines.append(f"session = ort.InferenceSession({default['path']!r}, options, providers=[{str(run['provider'])!r}])")
+    lines = _compiled(manifest) if _is_openvino(manifest) else _session(manifest)
     samples = (manifest.get("golden") or {}).get("samples") or []
     if not samples:
         return "\n".join(lines) + "\n"
     names = [i["name"] for i in manifest["signature"]["inputs"]]
     pairs = ", ".join(f"{n!r}: np.load({p!r})" for n, p in zip(names, samples[0]["inputs"], strict=True))
-    lines += ["", f"feeds = {{{pairs}}}", "outputs = session.run(None, feeds)"]
-    expected = samples[0]["outputs"].get(default["precision"]) or []
+    lines += ["", f"feeds = {{{pairs}}}", f"outputs = {_run(manifest, 'feeds')}"]
+    expected = samples[0]["outputs"].get(default_artifact(manifest)["precision"]) or []
     if expected:
         lines.append(f"expected = [{', '.join(f'np.load({p!r})' for p in expected)}]  # from the build host")
         lines += ["for value, there in zip(outputs, expected):"]
@@ -34,12 +30,44 @@ def golden_snippet(manifest: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _is_openvino(manifest: Mapping[str, Any]) -> bool:
+    return bool((manifest.get("backend") or {}).get("name") == "openvino")
+
+
+def _run(manifest: Mapping[str, Any], feeds: str) -> str:
+    """The expression that gives the outputs in order."""
+    return f"list(model({feeds}).values())" if _is_openvino(manifest) else f"session.run(None, {feeds})"
+
+
+def _compiled(manifest: Mapping[str, Any]) -> list[str]:
+    threads = f'"INFERENCE_NUM_THREADS": {int(manifest["run"]["threads"])}'
+    return [
+        *("import numpy as np", "import openvino as ov", ""),
+        f'settings = {{{threads}, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}}',
+        f'model = ov.Core().compile_model({default_artifact(manifest)["path"]!r}, "CPU", settings)',
+    ]
+
+
+def _session(manifest: Mapping[str, Any]) -> list[str]:
+    run, default = manifest["run"], default_artifact(manifest)
+    lines = ["import numpy as np", "import onnxruntime as ort", "", "options = ort.SessionOptions()"]
+    lines.append(f"options.intra_op_num_threads = {int(run['threads'])}")
+    for key, value in sorted(run["options"].items()):
+        lines.append(f"options.add_session_config_entry({str(key)!r}, {str(value)!r})")
+    if native_of(manifest, default["path"]).get("options", {}).get("optimizer") == "off":
+        lines.append("# the file holds the runtime's own optimized graph: there is nothing left to do")
+        lines.append("options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL")
+    lines.append(f"session = ort.InferenceSession({default['path']!r}, options, providers=[{str(run['provider'])!r}])")
+    return lines
+
+
 def image_snippet(manifest: Mapping[str, Any]) -> str | None:
     """From a picture to the first input that states how; None where no input does. Continues ``golden_snippet``."""
     for entry in manifest["signature"]["inputs"]:
         steps = entry.get("preprocessing") or {}
         if "interpolation" in steps and steps.get("color") in _MODES:
-            return "\n".join(_image_lines(entry, steps)) + "\n"
+            feeds = f'{{**feeds, {entry["name"]!r}: prepare("photo.jpg")}}'
+            return "\n".join([*_image_lines(entry, steps), "", "", f"outputs = {_run(manifest, feeds)}"]) + "\n"
     return None
 
 
@@ -71,5 +99,4 @@ def _image_lines(entry: Mapping[str, Any], steps: Mapping[str, Any]) -> Sequence
     if (entry.get("layout") or steps.get("layout")) == "NCHW":
         lines.append("    x = x.transpose(2, 0, 1)  # to channels, height, width")
     lines.append("    return x[np.newaxis]" if raw else f"    return x[np.newaxis].astype(np.{entry['dtype']})")
-    lines += ["", "", f'outputs = session.run(None, {{**feeds, {entry["name"]!r}: prepare("photo.jpg")}})']
     return lines

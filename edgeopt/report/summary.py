@@ -118,4 +118,5 @@ def _step(row: Mapping[str, Any]) -> Json:
         "sqnr_db": worst_sqnr(row["drift"]),
         "latency_ratio": row["latency_ratio"],
         "seconds": row["seconds"] if math.isfinite(row["seconds"]) else None,
+        **({"points": row["points"]} if row.get("points") else {}),
     }

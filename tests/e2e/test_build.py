@@ -140,7 +140,7 @@ def test_the_random_trap_is_closed(tmp_path: Path) -> None:
     )
     assert seen.metric is not None
     assert seen.metric.drop > 0.3
-    assert quality.gate(seen, None) is not None
+    assert quality.gate(seen, Budget()) is not None
 
     built = build(request(tmp_path / "out", calib="random"))
     assert built.manifest["default_artifact"].endswith(".float32.onnx")

@@ -75,6 +75,26 @@ def test_Q07_a_planted_nan_is_caught_in_any_sample(tmp_path: Path) -> None:
         assert f'a.npy: sample {index}, input "x": holds nan at [0, 2, 7, 7]' in refused(tmp_path / "a.npy")
 
 
+def folder_of(tmp_path: Path, broken: tuple[int, ...], count: int = 10) -> Path:
+    (tmp_path / "x").mkdir()
+    for index in range(count):
+        np.save(tmp_path / "x" / f"{index}.npy", noise(1)[0])
+    for index in broken:
+        (tmp_path / "x" / f"{index}.npy").write_bytes(b"\x93NUMPY nonsense")
+    description = 'schema = "edgeopt.set/1"\nname = "a"\nkind = "folder"\n[inputs.x]\nfolder = "x"\n'
+    (tmp_path / "a.toml").write_text(description)
+    return tmp_path / "a.toml"
+
+
+@pytest.mark.parametrize("broken", [(2, 5, 7), (9,)])
+def test_Q07_unreadable_files_are_named_before_any_work(broken: tuple[int, ...], tmp_path: Path) -> None:
+    assert f"{broken[0]}.npy" in refused(folder_of(tmp_path, broken))
+
+
+def test_Q07_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    assert re.search(r"\bx\b.*(no file|holds no|empty|nothing)", refused(folder_of(tmp_path, (), 0)))
+
+
 @pytest.mark.parametrize(
     ("array", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -74,7 +75,7 @@ def judged(
         result("quantize", "percentile-ranges", "rolled-back"),
     )
     outcome = Outcome(
-        original=cast(Any, None),
+        original=cast(Any, SimpleNamespace(nodes=tuple)),
         rewritten=cast(Any, None),
         float_model=cast(Any, None),
         quantized=None,

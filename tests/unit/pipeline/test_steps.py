@@ -13,8 +13,8 @@ from edgeopt.backends import onnxruntime
 from edgeopt.interpreter import Interpreter
 from edgeopt.model import Model
 from edgeopt.passes import Pass
-from edgeopt.pipeline import data, steps
-from edgeopt.pipeline.steps import _judge_choice
+from edgeopt.pipeline import data, search, steps
+from edgeopt.pipeline.quantizing import judge_choice
 from edgeopt.plan import Drift, StepResult, ladder
 from edgeopt.quality import Agreement, Quality
 from edgeopt.target import load_target
@@ -40,7 +40,7 @@ def seen(decibels: float, top1: float | None = None) -> Quality:
 def test_a_refinement_must_gain_and_not_cost_agreement(
     before: Quality | None, after: Quality, better: bool, words: str
 ) -> None:
-    reason, kept = _judge_choice(after, before, 0.1)
+    reason, kept = judge_choice(after, before, 0.1)
     assert kept == better
     assert words in reason
 
@@ -109,11 +109,11 @@ def test_the_float_model_runs_once_on_a_choice_sample(tmp_path: Path, monkeypatc
     expected = [Interpreter(model).run(f)["y"] for f in feeds]
     size = expected[0].nbytes
     for room, runs in ((10 * size, 5), (2 * size, 5 + 3 + 3), (0, 15)):
-        monkeypatch.setattr(steps, "REMEMBERED", room)
+        monkeypatch.setattr(search, "REMEMBERED", room)
         seen = []
         run = Interpreter.run
         monkeypatch.setattr(Interpreter, "run", lambda self, f, run=run, seen=seen: seen.append(1) or run(self, f))
-        start = steps._remembered(model)
+        start = search.remembered(model)
         for _ in range(3):
             reference = start()
             for feed, wanted in zip(feeds, expected):

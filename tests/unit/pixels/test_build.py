@@ -213,7 +213,7 @@ def test_networks_of_the_zoo_lose_nothing(name: str, target: str) -> None:
         feeds = list(itertools.islice(calibration.samples(given, fused.inputs), 16))
         calibrated = quantize.calibrate(fused, backend.TABLE, profile.int8, feeds)
         assert calibrated is not None
-        made = quantize.quantize(calibrated, quantize.Choice(bias_correction=True)).model
+        made = quantize.quantize(calibrated, quantize.Choice(bias="mean")).model
         reached.append(quality.compare(Interpreter(fused).run, Interpreter(made).run, feeds).sqnr_db)
     assert quantize.float_copies(made) == {}
     signed = profile.int8.activation == "int8"

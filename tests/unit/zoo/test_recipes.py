@@ -173,3 +173,23 @@ def test_a_debian_package_with_another_hash_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(packages.subprocess, "run", download)
     with pytest.raises(packages.FetchError, match="has the sha256"):
         packages.fetch_debian(packages.SPEECH, tmp_path)
+
+
+def test_the_files_of_fashion_mnist_are_read_as_they_state_themselves() -> None:
+    import gzip
+
+    from _zoo.fashion_mnist import idx
+    from _zoo.packages import FetchError
+
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    stored = b"\0\0\x08\x03" + np.array(pixels.shape, ">i4").tobytes() + pixels.tobytes()
+    np.testing.assert_array_equal(idx(gzip.compress(stored)), pixels)
+    with pytest.raises(FetchError, match="no unsigned bytes"):
+        idx(gzip.compress(b"\0\0\x0d\x03" + stored[4:]))
+
+
+def test_the_depthwise_network_of_the_repository_is_the_one_that_the_recipe_means() -> None:
+    from _zoo.fashion_mnist import DEPTHWISE, DEPTHWISE_SHA256
+    from _zoo.packages import check
+
+    assert check(DEPTHWISE.read_bytes(), DEPTHWISE_SHA256, DEPTHWISE.name)

@@ -1,0 +1,309 @@
+"""Precision as a search: where a limit on quality does not hold in int8, the worst operators stay in float.
+
+Operators are ranked once by the error that rounding causes at the outputs (see ``quantize.sensitivity``). The sets that
+the ranking gives grow; the smallest that holds the limits is found by bisection, on real quantized models and samples
+that calibrate. What was tried is the curve in the report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from edgeopt import quality, quantize
+from edgeopt.errors import BundleError
+from edgeopt.model import Model, node_key
+from edgeopt.pipeline.search import Bench, Search, described, gate, result
+from edgeopt.pipeline.work import mac_shares
+from edgeopt.plan import Point, Step, StepResult
+from edgeopt.quality import Quality
+from edgeopt.quantize import Choice, QuantizedModel
+from edgeopt.quantize.sensitivity import Sensitivity, ranking, sensitivity
+from edgeopt.target import Budget
+
+MARGIN_DB = 1.0
+"""The search aims this far above a stated SQNR: other samples than those that calibrate have to hold it too. Where that
+is out of reach, the best that holds the limit itself will do."""
+
+MARGIN_ERROR = 0.5
+"""And at this share of a stated largest error: an extreme of a few samples, whose ranges are known, says little."""
+
+QUIET = 0.05
+"""Weight of the error of outputs that hold their limits beside those that do not."""
+
+WORK = 4e10
+"""Multiply-accumulates that ranking may spend, which gives the number of samples: the same on every machine."""
+
+FEWEST, MOST = 2, 16
+"""Samples of the ranking."""
+
+SPREAD = 4
+"""Sets that are tried where none reaches what the search aims at."""
+
+NAMED = 5
+"""Operators that cost most, named in the diary."""
+
+NODE_BYTES = 400
+"""What an operator takes in a file besides its weights, for a limit on size."""
+
+
+class _Tried(NamedTuple):
+    nodes: frozenset[str]
+    quantized: QuantizedModel
+    seen: Quality
+    seconds: float
+    refused: str | None
+
+
+def search_precision(
+    step: Step, search: Search, bench: Bench, locked: Mapping[str, object] | None, started: float
+) -> StepResult:
+    """Try the step ``mixed-precision``.
+
+    Args:
+        locked: what a lock says that the search found.
+
+    Raises:
+        BundleError: a lock names operators that are not there.
+    """
+    assert search.calibrated is not None
+    assert search.quantized is not None
+    assert search.seen is not None
+    before = search.cost(search.quantized.model)
+    if locked is not None:
+        return _replayed(step, search, bench, locked, started)
+    limits = _tighter(bench.limits)
+    why = gate(search.seen, limits)
+    if why is None:
+        return result(step, "skipped", "every limit on quality holds without it", before, before, started)
+    shares = mac_shares(search.model, bench.sets)
+    errors = sensitivity(search.calibrated, search.quantized, _few(search, bench, shares.total))
+    sets = ranking(
+        search.calibrated,
+        errors,
+        shares.share,
+        _extra_bytes(search),
+        most_macs=bench.max_float_macs,
+        most_bytes=_room(bench.limits, before.weight_bytes + NODE_BYTES * before.nodes),
+        weigh=_weights(search.seen, limits, errors),
+    )
+    worst = _worst(errors)
+    if not sets:
+        reason = f"{why}; no operator can be kept in float within {bench.max_float_macs:.0%} of the work ({worst})"
+        return result(step, "rolled-back", reason, before, before, started)
+    everything = [(how, _try(search, bench, sets[-1][0], limits, how)) for how in _ways(search.choice)]
+    change, last = max(everything, key=lambda way: (way[1].refused is None, way[1].seen.sqnr_db))
+    tried: dict[int, _Tried] = {len(sets): last}
+
+    def holds(count: int) -> bool:
+        if count not in tried:
+            tried[count] = _try(search, bench, sets[count - 1][0], limits, change)
+        return tried[count].refused is None
+
+    first = _bisection(len(sets), holds)
+    if first is None:
+        for part in range(1, SPREAD):
+            holds(max(1, len(sets) * part // SPREAD))
+        near = [count for count, one in tried.items() if gate(one.seen, bench.limits) is None]
+        first = max(near, key=lambda count: (tried[count].seen.sqnr_db, -count), default=None)
+    points = _points(search, bench.limits, shares.share, sets, tried, first)
+    best = tried[first] if first is not None else max(tried.values(), key=lambda t: t.seen.sqnr_db)
+    share = sum(shares.share.get(key, 0.0) for key in best.nodes)
+    told = f"{len(best.nodes)} operators in float, {share:.1%} of the multiply-accumulates: {described(best.seen)}"
+    after = search.cost(best.quantized.model)
+    if first is None:
+        reason = f"{why}. Not reached: {told}; {best.refused}; {worst}"
+        return result(step, "rolled-back", reason, before, after, started, best.seen, points=points)
+    search.choice = dataclasses.replace(search.choice, float_nodes=best.nodes, **change)
+    search.quantized, search.seen = quantize.quantize(search.calibrated, search.choice), best.seen
+    found = {"float_nodes": sorted(best.nodes), **({"change": dict(change)} if change else {})}
+    reason = f"{why}. {told}; {worst}"
+    return result(step, "kept", reason, before, after, started, best.seen, found, points)
+
+
+def _bisection(count: int, holds: Callable[[int], bool]) -> int | None:
+    """The smallest set that holds, if the largest does; every set is taken to hold what a smaller one does."""
+    if not holds(count):
+        return None
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _ways(choice: Choice) -> list[dict[str, Any]]:
+    """Changes to try with operators in float: ranges and biases were chosen for the errors of all in int8."""
+    ways: list[dict[str, Any]] = [{}]
+    bias = {"bias": "mean"} if choice.bias == "empirical" else {}
+    ways += [bias] if bias else []
+    ways += [{**bias, "ranges": "min-max"}] if choice.ranges != "min-max" else []
+    return ways
+
+
+def _try(search: Search, bench: Bench, nodes: frozenset[str], limits: Budget, change: Mapping[str, Any]) -> _Tried:
+    assert search.calibrated is not None
+    choice = dataclasses.replace(search.choice, float_nodes=nodes, **change)
+    quantized = quantize.quantize(search.calibrated, choice)
+    seen, seconds = search.timed(quantized.model, bench.sets)
+    return _Tried(nodes=nodes, quantized=quantized, seen=seen, seconds=seconds, refused=gate(seen, limits))
+
+
+def _replayed(step: Step, search: Search, bench: Bench, locked: Mapping[str, object], started: float) -> StepResult:
+    """The set that a lock holds."""
+    assert search.calibrated is not None
+    assert search.quantized is not None
+    named = locked.get("float_nodes")
+    nodes = frozenset(map(str, named)) if isinstance(named, list) else frozenset()
+    known = {node_key(n) for n in search.calibrated.placement.int8}
+    if not nodes or not nodes <= known:
+        missing = ", ".join(sorted(nodes - known)[:3]) or "no operators"
+        raise BundleError(
+            f"the lock keeps {missing} in float, which cannot be replayed here",
+            remedy="Build again without --locked.",
+        )
+    before = search.cost(search.quantized.model)
+    change = dict(cast(Mapping[str, Any], locked.get("change", {})))
+    if not change.keys() <= {"bias", "ranges"}:
+        raise BundleError("the lock changes what this edgeopt does not", remedy="Build again without --locked.")
+    one = _try(search, bench, nodes, bench.limits, change)
+    search.choice = dataclasses.replace(search.choice, float_nodes=nodes, **change)
+    search.quantized, search.seen = quantize.quantize(search.calibrated, search.choice), one.seen
+    reason = f"{len(nodes)} operators in float as locked: {described(one.seen)}"
+    after = search.cost(one.quantized.model)
+    return result(step, "kept", reason, before, after, started, one.seen, dict(locked))
+
+
+def _tighter(limits: Budget) -> Budget:
+    """The limits that the search aims at."""
+    least = None if limits.min_sqnr_db is None else limits.min_sqnr_db + MARGIN_DB
+    most = {name: value * MARGIN_ERROR for name, value in limits.max_error.items()}
+    return dataclasses.replace(limits, min_sqnr_db=least, max_error=most)
+
+
+def _few(search: Search, bench: Bench, total: float) -> itertools.islice[Mapping[str, np.ndarray]]:
+    """Samples for the ranking: as many as ``WORK`` allows."""
+    assert search.calibrated is not None
+    switches = len(search.calibrated.placement.values) + len(search.calibrated.placement.int8)
+    count = int(min(MOST, max(FEWEST, WORK / max(total * switches, 1.0))))
+    return itertools.islice(bench.sets.choice_samples(count), count)
+
+
+def _extra_bytes(search: Search) -> dict[str, int]:
+    """What an operator in float takes more: three bytes a weight."""
+    assert search.calibrated is not None
+    calibrated = search.calibrated
+    found = {}
+    for node in calibrated.placement.int8:
+        index = calibrated.table.rules[node.op_type].weight
+        constant = None if index is None else node.inputs[index]
+        tensor = None if constant is None else constant.const_value
+        found[node_key(node)] = 0 if tensor is None else 3 * tensor.size
+    return found
+
+
+def _room(limits: Budget, taken: int) -> float:
+    return float("inf") if limits.artifact_bytes is None else float(limits.artifact_bytes - taken)
+
+
+def _weights(seen: Quality, limits: Budget, errors: Sensitivity) -> np.ndarray:
+    """Outputs that fail a limit weigh 1, the others ``QUIET``; all weigh 1 where no single output fails."""
+    failing = set()
+    for drift in seen.outputs:
+        least = limits.min_sqnr_db if limits.min_sqnr_db is not None else quality.FLOOR_DB
+        most = limits.max_error.get(drift.output)
+        if drift.sqnr_db < least or (most is not None and drift.max_abs > most):
+            failing.add(drift.output)
+    failing |= {drift.output.partition("[")[0] for drift in seen.slices if drift.sqnr_db < quality.LOST_DB}
+    if not failing:
+        return np.ones(len(errors.outputs))
+    return np.array([1.0 if name in failing else QUIET for name in errors.outputs])
+
+
+def _worst(errors: Sensitivity) -> str:
+    """The roundings that cost most, by name."""
+    found = {f"{key} (weights)": float(e.max(initial=0.0)) for key, e in errors.weights.items()}
+    found |= {f"{name} (tensor)": float(e.max(initial=0.0)) for name, e in errors.tensors.items()}
+    total = sum(found.values())
+    if not total:
+        return "no rounding alone changes an output"
+    ordered = sorted(found, key=lambda name: (-found[name], name))[:NAMED]
+    return "most sensitive: " + ", ".join(f"{name} {found[name] / total:.0%}" for name in ordered)
+
+
+def _points(
+    search: Search,
+    limits: Budget,
+    share: Mapping[str, float],
+    sets: tuple[tuple[frozenset[str], tuple[str, ...]], ...],
+    tried: Mapping[int, _Tried],
+    first: int | None,
+) -> tuple[Point, ...]:
+    """The curve: all in int8, what was tried, all in float."""
+    assert search.quantized is not None
+    assert search.seen is not None
+    order: list[str] = []
+    names = [order := [*order, *new] for _, new in sets]
+    rows = [
+        _point(
+            "all int8",
+            0.0,
+            (),
+            search.quantized.model,
+            search.seen,
+            gate(search.seen, limits) is None,
+            search.seconds,
+            False,
+            search,
+        )
+    ]
+    for count in sorted(tried):
+        one = tried[count]
+        label = f"{len(one.nodes)} in float"
+        part = sum(share.get(key, 0.0) for key in one.nodes)
+        kept = tuple(names[count - 1])
+        rows.append(
+            _point(
+                label,
+                part,
+                kept,
+                one.quantized.model,
+                one.seen,
+                gate(one.seen, limits) is None,
+                one.seconds,
+                count == first,
+                search,
+            )
+        )
+    exact = Quality(samples=search.seen.samples, outputs=(), slices=(), agreement=None, metric=None, finite=True)
+    rows.append(_point("float", 1.0, (), search.model, exact, True, search.float_seconds, False, search))
+    return tuple(rows)
+
+
+def _point(
+    label: str,
+    share: float,
+    kept: tuple[str, ...],
+    model: Model,
+    seen: Quality,
+    holds: bool,
+    seconds: float | None,
+    chosen: bool,
+    search: Search,
+) -> Point:
+    return Point(
+        label=label,
+        float_macs=share,
+        kept=kept,
+        bytes=search.cost(model).weight_bytes,
+        sqnr_db=seen.sqnr_db,
+        agreement=None if seen.agreement is None else seen.agreement.top1,
+        metric=None if seen.metric is None else seen.metric.artifact,
+        holds=holds,
+        latency_ms=None if seconds is None else 1000 * seconds,
+        chosen=chosen,
+    )
