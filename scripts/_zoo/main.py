@@ -13,13 +13,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _zoo.fashion_mnist import SOURCE
+from _zoo.fashion_mnist import DEPTHWISE, SOURCE
 from _zoo.packages import FetchError, UnavailableError
 
 RECIPES = {
     "efficientnet-lite0": "efficientnet:make",
     "squeezenet": "squeezenet:make",
     "fashion-mnist": "fashion_mnist:make",
+    "fashion-mnist-depthwise": "fashion_mnist:make_depthwise",
     "centerface": "centerface:make",
     "ppocr-det": "ppocr:make_det",
     "ppocr-rec": "ppocr:make_rec",
@@ -102,11 +103,11 @@ def make(name: str, folder: Path, cache: Path, wanted: str) -> str:
 
 
 def digest(name: str) -> str:
-    """Changes when a recipe does: a hash of its sources, and of the embedded files for the embedded network."""
+    """Changes when a recipe does: a hash of its sources, and of what the repository holds of its network."""
     module, _, function = RECIPES[name].partition(":")
     files = sorted({Path(__file__), *sources(module)})
-    if name == "fashion-mnist":
-        files += sorted(SOURCE.iterdir())
+    if name.startswith("fashion-mnist"):
+        files += [*sorted(SOURCE.iterdir()), DEPTHWISE]
     total = hashlib.sha256(function.encode())
     for file in files:
         total.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())

@@ -138,6 +138,12 @@ MUSIC = DebianPackage(
     file="asterisk-moh-opsound-wav_2.03-1.1_all.deb",
     sha256="8f9d808a729d305c2d3343993f21ca5e6829e411682618dc8ea7aa8bc24a566c",
 )
+FASHION_MNIST = DebianPackage(
+    name="dataset-fashion-mnist",
+    version="0.0~git20200523.55506a9-1",
+    file="dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+    sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+)
 
 
 def fetch(package: Package, cache: Path) -> Path:

@@ -1,4 +1,8 @@
-"""SqueezeNet 1.1: input BGR minus the channel means. Eight Concat whose inputs need one scale."""
+"""SqueezeNet 1.1: input BGR minus the channel means. Eight Concat whose inputs need one scale.
+
+conv10 is followed by a ReLU in the network as published (github.com/forresti/SqueezeNet, SqueezeNet_v1.1) and trained;
+the package's own example leaves it out, which changes no answer and lets through the negative half of the logits.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ class SqueezeNet(torch.nn.Module):
             x = getattr(self, f"fire{number}")(x)
             if number in (3, 5):
                 x = self.pool(x)
-        return torch.flatten(torch.nn.functional.avg_pool2d(self.conv10(x), 13), 1)
+        return torch.flatten(torch.nn.functional.avg_pool2d(torch.relu(self.conv10(x)), 13), 1)
 
 
 def load_weights(network: SqueezeNet, stored: bytes) -> None:
