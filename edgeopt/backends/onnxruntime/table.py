@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from edgeopt.quantize import hard
+from edgeopt.quantize import hard, operators
 from edgeopt.quantize.placement import Rule, Shield, Table, constant_of
 
 UNLIKE_FACTORS = 16.0
@@ -17,36 +17,10 @@ MIN_WEIGHT_BYTES = 256
 """A smaller float weight is not worth a DequantizeLinear at every inference."""
 
 
-def _conv_axis(node: ir.Node) -> int:
-    return 0
-
-
-def _gemm_axis(node: ir.Node) -> int:
-    return 0 if node.attributes.get_int("transB", 0) else 1
-
-
-def _matmul_axis(node: ir.Node) -> int:
-    return 1
-
-
-def _conv_transpose_axis(node: ir.Node) -> int:
-    """Weights are [C_in, C_out / group, ...]: output channels of one group along axis 1; depthwise has them along 0."""
-    weight = node.inputs[1]
-    return 0 if weight is not None and weight.shape is not None and weight.shape[1] == 1 else 1
-
-
 def _refuse_small(node: ir.Node) -> str | None:
     weight = node.inputs[1]
     if weight is None or weight.const_value is None or weight.const_value.nbytes < MIN_WEIGHT_BYTES:
         return "no integer kernel, and its weight is small"
-    return None
-
-
-def _refuse_matmul(node: ir.Node) -> str | None:
-    """Both factors computed, as in attention: the kernel packs them at every run, and float is as fast (tried)."""
-    weight = node.inputs[1]
-    if weight is None or weight.shape is None or len(weight.shape) != 2:
-        return "its weight is not a matrix"
     return None
 
 
@@ -81,33 +55,21 @@ def _refuse_pool(node: ir.Node) -> str | None:
     return None
 
 
-def _refuse_maxpool(node: ir.Node) -> str | None:
-    if len(node.outputs) > 1 and node.outputs[1].uses():
-        return "its indices are read"
-    return None
-
-
-def _refuse_resize(node: ir.Node) -> str | None:
-    if node.attributes.get_string("mode", "nearest") != "nearest":
-        return "only nearest-neighbour resizing keeps values"
-    return None
-
-
-def _refuse_split(node: ir.Node) -> str | None:
-    if any(not (out.uses() or out.is_graph_output()) for out in node.outputs):
-        return "one of its outputs is not read"
-    return None
-
-
 _MOVE = Rule(role="move")
 
 TABLE = Table(
     rules={
-        "Conv": Rule(role="compute", weight=1, bias=2, channel_axis=_conv_axis),
-        "Gemm": Rule(role="compute", weight=1, bias=2, channel_axis=_gemm_axis, float_output=True),
-        "MatMul": Rule(role="compute", weight=1, channel_axis=_matmul_axis, float_output=True, refuses=_refuse_matmul),
+        "Conv": Rule(role="compute", weight=1, bias=2, channel_axis=operators.conv_axis),
+        "Gemm": Rule(role="compute", weight=1, bias=2, channel_axis=operators.gemm_axis, float_output=True),
+        "MatMul": Rule(
+            role="compute",
+            weight=1,
+            channel_axis=operators.matmul_axis,
+            float_output=True,
+            refuses=operators.refuse_products,
+        ),
         "ConvTranspose": Rule(
-            role="weight", weight=1, bias=2, channel_axis=_conv_transpose_axis, refuses=_refuse_small
+            role="weight", weight=1, bias=2, channel_axis=operators.conv_transpose_axis, refuses=_refuse_small
         ),
         "Add": Rule(role="join", activations=None, constants=True, refuses=_refuse_infinite),
         "Mul": Rule(role="join", activations=None, constants=True, refuses=_refuse_factor),
@@ -119,7 +81,7 @@ TABLE = Table(
         "LeakyRelu": Rule(role="join"),
         "HardSigmoid": Rule(role="join", refuses=hard.refuse),  # spelled by additions and products
         "HardSwish": Rule(role="join"),
-        "MaxPool": dataclasses.replace(_MOVE, refuses=_refuse_maxpool),
+        "MaxPool": dataclasses.replace(_MOVE, refuses=operators.refuse_indices),
         "Reshape": _MOVE,
         "Flatten": _MOVE,
         "Squeeze": _MOVE,
@@ -133,8 +95,8 @@ TABLE = Table(
         "Tile": _MOVE,
         "ReduceMax": _MOVE,
         "ReduceMin": _MOVE,
-        "Split": dataclasses.replace(_MOVE, refuses=_refuse_split),
-        "Resize": dataclasses.replace(_MOVE, refuses=_refuse_resize),
+        "Split": dataclasses.replace(_MOVE, refuses=operators.refuse_unread),
+        "Resize": dataclasses.replace(_MOVE, refuses=operators.refuse_interpolation),
     },
     folded=frozenset({"Relu", "Clip"}),
     # WeightBiasQuantization gives the first three weights per tensor, in silence, when they stand between DQ and Q.

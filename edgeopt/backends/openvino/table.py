@@ -11,25 +11,8 @@ import dataclasses
 
 import onnx_ir as ir
 
+from edgeopt.quantize import operators
 from edgeopt.quantize.placement import Rule, Table, limits
-
-
-def _conv_axis(node: ir.Node) -> int:
-    return 0
-
-
-def _gemm_axis(node: ir.Node) -> int:
-    return 0 if node.attributes.get_int("transB", 0) else 1
-
-
-def _matmul_axis(node: ir.Node) -> int:
-    return 1
-
-
-def _conv_transpose_axis(node: ir.Node) -> int:
-    """Weights are [C_in, C_out / group, ...]: output channels of one group along axis 1; depthwise has them along 0."""
-    weight = node.inputs[1]
-    return 0 if weight is not None and weight.shape is not None and weight.shape[1] == 1 else 1
 
 
 def _signed_input(node: ir.Node) -> str | None:
@@ -51,13 +34,6 @@ _SIGNED = "its integer kernel has no zero point, and its input may be negative"
 _KEEPS_SIGN = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Transpose", "Reshape", "Slice"})
 
 
-def _refuse_matmul(node: ir.Node) -> str | None:
-    weight = node.inputs[1]
-    if weight is None or weight.shape is None or len(weight.shape) != 2:
-        return "its weight is not a matrix"
-    return None
-
-
 def _refuse_gemm(node: ir.Node) -> str | None:
     return "its first factor is transposed" if node.attributes.get_int("transA", 0) else None
 
@@ -69,38 +45,26 @@ def _refuse_constant(node: ir.Node) -> str | None:
     return None
 
 
-def _refuse_maxpool(node: ir.Node) -> str | None:
-    if len(node.outputs) > 1 and node.outputs[1].uses():
-        return "its indices are read"
-    return None
-
-
-def _refuse_resize(node: ir.Node) -> str | None:
-    if node.attributes.get_string("mode", "nearest") != "nearest":
-        return "only nearest-neighbour resizing keeps values"
-    return None
-
-
-def _refuse_split(node: ir.Node) -> str | None:
-    if any(not (out.uses() or out.is_graph_output()) for out in node.outputs):
-        return "one of its outputs is not read"
-    return None
-
-
 _MOVE = Rule(role="move")
 
 TABLE = Table(
     rules={
-        "Conv": Rule(role="compute", weight=1, bias=2, channel_axis=_conv_axis, float_output=True),
+        "Conv": Rule(role="compute", weight=1, bias=2, channel_axis=operators.conv_axis, float_output=True),
         "Gemm": Rule(
-            role="compute", weight=1, bias=2, channel_axis=_gemm_axis, float_output=True, refuses=_refuse_gemm
+            role="compute", weight=1, bias=2, channel_axis=operators.gemm_axis, float_output=True, refuses=_refuse_gemm
         ),
-        "MatMul": Rule(role="compute", weight=1, channel_axis=_matmul_axis, float_output=True, refuses=_refuse_matmul),
+        "MatMul": Rule(
+            role="compute",
+            weight=1,
+            channel_axis=operators.matmul_axis,
+            float_output=True,
+            refuses=operators.refuse_products,
+        ),
         "ConvTranspose": Rule(
             role="compute",
             weight=1,
             bias=2,
-            channel_axis=_conv_transpose_axis,
+            channel_axis=operators.conv_transpose_axis,
             float_output=True,
             alone=_signed_input,
         ),
@@ -109,7 +73,7 @@ TABLE = Table(
         "Concat": Rule(role="join", activations=None),
         "GlobalAveragePool": Rule(role="join"),
         "AveragePool": Rule(role="join"),
-        "MaxPool": dataclasses.replace(_MOVE, refuses=_refuse_maxpool),
+        "MaxPool": dataclasses.replace(_MOVE, refuses=operators.refuse_indices),
         "Reshape": _MOVE,
         "Flatten": _MOVE,
         "Squeeze": _MOVE,
@@ -117,8 +81,8 @@ TABLE = Table(
         "Transpose": _MOVE,
         "DepthToSpace": _MOVE,
         "Slice": _MOVE,
-        "Split": dataclasses.replace(_MOVE, refuses=_refuse_split),
-        "Resize": dataclasses.replace(_MOVE, refuses=_refuse_resize),
+        "Split": dataclasses.replace(_MOVE, refuses=operators.refuse_unread),
+        "Resize": dataclasses.replace(_MOVE, refuses=operators.refuse_interpolation),
     },
     folded=frozenset({"Relu", "Clip"}),
 )
