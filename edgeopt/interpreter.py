@@ -34,6 +34,7 @@ class Interpreter:
         threads: intra-op threads.
         libraries: shared libraries with custom operators; a model brings its own. Loading one runs its code.
         optimize: let the runtime rewrite the graph; off for a file that holds the runtime's own.
+        simulate: round where Q/DQ pairs stand and compute in float: no integer kernels, and nothing else in integers.
 
     Raises:
         ModelError: the runtime refuses the model; its own words are quoted.
@@ -47,6 +48,7 @@ class Interpreter:
         threads: int = 1,
         libraries: Iterable[Path] = (),
         optimize: bool = True,
+        simulate: bool = False,
     ) -> None:
         ort = import_onnxruntime()
         settings = ort.SessionOptions()
@@ -56,6 +58,8 @@ class Interpreter:
         settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False  # an arena keeps its peak until the end
         if not optimize:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if simulate:
+            settings.add_session_config_entry("session.disable_quant_qdq", "1")
         wanted = None if tensors is None else tuple(tensors)
         model = source if isinstance(source, Path) else _exposing(source, wanted)
         for library in (*libraries, *(() if isinstance(model, Path) else model.origin.libraries)):

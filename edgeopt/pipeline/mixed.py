@@ -2,26 +2,30 @@
 
 Operators are ranked once by the error that rounding causes at the outputs (see ``quantize.sensitivity``). The sets that
 the ranking gives grow; the smallest that holds the limits is found by bisection, on real quantized models and samples
-that calibrate. What was tried is the curve in the report.
+that calibrate. Where none does, the nearest goes on if it is nearer than all in int8: the evaluation set has the last
+word, and samples that calibrate are often the harder ones. What was tried is the curve in the report.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from edgeopt import quality, quantize
 from edgeopt.errors import BundleError
-from edgeopt.model import Model, node_key
-from edgeopt.pipeline.search import Bench, Search, described, gate, result
+from edgeopt.model import node_key
+from edgeopt.pipeline.curve import Tried, points
+from edgeopt.pipeline.search import Bench, Search, described, gate, result, shifts
 from edgeopt.pipeline.work import mac_shares
-from edgeopt.plan import Point, Step, StepResult
+from edgeopt.plan import MIN_GAIN_DB, Step, StepResult
 from edgeopt.quality import Quality
-from edgeopt.quantize import Choice, QuantizedModel
+from edgeopt.quantize import Calibrated, Choice
+from edgeopt.quantize.quantizer import with_float
 from edgeopt.quantize.sensitivity import Sensitivity, ranking, sensitivity
 from edgeopt.target import Budget
 
@@ -49,14 +53,6 @@ NAMED = 5
 
 NODE_BYTES = 400
 """What an operator takes in a file besides its weights, for a limit on size."""
-
-
-class _Tried(NamedTuple):
-    nodes: frozenset[str]
-    quantized: QuantizedModel
-    seen: Quality
-    seconds: float
-    refused: str | None
 
 
 def search_precision(
@@ -97,7 +93,7 @@ def search_precision(
         return result(step, "rolled-back", reason, before, before, started)
     everything = [(how, _try(search, bench, sets[-1][0], limits, how)) for how in _ways(search.choice)]
     change, last = max(everything, key=lambda way: (way[1].refused is None, way[1].seen.sqnr_db))
-    tried: dict[int, _Tried] = {len(sets): last}
+    tried: dict[int, Tried] = {len(sets): last}
 
     def holds(count: int) -> bool:
         if count not in tried:
@@ -110,19 +106,60 @@ def search_precision(
             holds(max(1, len(sets) * part // SPREAD))
         near = [count for count, one in tried.items() if gate(one.seen, bench.limits) is None]
         first = max(near, key=lambda count: (tried[count].seen.sqnr_db, -count), default=None)
-    points = _points(search, bench.limits, shares.share, sets, tried, first)
-    best = tried[first] if first is not None else max(tried.values(), key=lambda t: t.seen.sqnr_db)
+    picked = first or min(tried, key=lambda count: (_missing(tried[count].seen, bench.limits), count))
+    best = tried[picked]
+    calibrated, anew = _corrected(search, bench, best, limits, change)
+    if anew is not best:
+        best = tried[picked] = anew
+        change = {**change, "bias": "empirical"}
     share = sum(shares.share.get(key, 0.0) for key in best.nodes)
     told = f"{len(best.nodes)} operators in float, {share:.1%} of the multiply-accumulates: {described(best.seen)}"
+    told += ", biases corrected anew" if change.get("bias") == "empirical" else ""
     after = search.cost(best.quantized.model)
-    if first is None:
+    nearer = _missing(best.seen, bench.limits) < _missing(search.seen, bench.limits) - MIN_GAIN_DB
+    curve = points(search, bench.limits, shares.share, sets, tried, picked if nearer or first is not None else None)
+    if first is None and not nearer:
         reason = f"{why}. Not reached: {told}; {best.refused}; {worst}"
-        return result(step, "rolled-back", reason, before, after, started, best.seen, points=points)
+        return result(step, "rolled-back", reason, before, after, started, best.seen, points=curve)
+    search.calibrated = calibrated
     search.choice = dataclasses.replace(search.choice, float_nodes=best.nodes, **change)
-    search.quantized, search.seen = quantize.quantize(search.calibrated, search.choice), best.seen
+    search.quantized, search.seen = best.quantized, best.seen
     found = {"float_nodes": sorted(best.nodes), **({"change": dict(change)} if change else {})}
-    reason = f"{why}. {told}; {worst}"
-    return result(step, "kept", reason, before, after, started, best.seen, found, points)
+    reached = "" if first is not None or best.refused is None else "Not reached on these samples, the nearest goes on: "
+    return result(step, "kept", f"{why}. {reached}{told}; {worst}", before, after, started, best.seen, found, curve)
+
+
+def _missing(seen: Quality, limits: Budget) -> float:
+    """How far a model is from its limits, in dB: of the SQNR, and of the largest errors. The least is the nearest."""
+    least = quality.FLOOR_DB if limits.min_sqnr_db is None else limits.min_sqnr_db
+    missing = [least - seen.sqnr_db]
+    for drift in seen.outputs:
+        if drift.output in limits.max_error and drift.max_abs > 0:
+            missing.append(20 * math.log10(drift.max_abs / limits.max_error[drift.output]))
+    return max(missing)
+
+
+def _corrected(
+    search: Search, bench: Bench, best: Tried, limits: Budget, change: Mapping[str, Any]
+) -> tuple[Calibrated, Tried]:
+    """The same operators in float, with biases corrected for what is left in int8 where that gains."""
+    assert search.calibrated is not None
+    if search.choice.bias != "empirical":
+        return search.calibrated, best
+    calibrated = _shifted(search.calibrated, search.choice, bench, best.nodes, change)
+    anew = _try(search, bench, best.nodes, limits, {**change, "bias": "empirical"}, calibrated)
+    gained = anew.seen.sqnr_db - best.seen.sqnr_db
+    if gained < MIN_GAIN_DB or (anew.refused is not None and best.refused is None):
+        return search.calibrated, best
+    return calibrated, anew
+
+
+def _shifted(
+    calibrated: Calibrated, choice: Choice, bench: Bench, nodes: frozenset[str], change: Mapping[str, Any]
+) -> Calibrated:
+    """With the shifts of the model that has ``nodes`` in float."""
+    rest = dataclasses.replace(choice, **{**change, "bias": "mean"})
+    return dataclasses.replace(calibrated, shifts=shifts(with_float(calibrated, nodes), rest, bench))
 
 
 def _bisection(count: int, holds: Callable[[int], bool]) -> int | None:
@@ -145,12 +182,19 @@ def _ways(choice: Choice) -> list[dict[str, Any]]:
     return ways
 
 
-def _try(search: Search, bench: Bench, nodes: frozenset[str], limits: Budget, change: Mapping[str, Any]) -> _Tried:
+def _try(
+    search: Search,
+    bench: Bench,
+    nodes: frozenset[str],
+    limits: Budget,
+    change: Mapping[str, Any],
+    calibrated: Calibrated | None = None,
+) -> Tried:
     assert search.calibrated is not None
     choice = dataclasses.replace(search.choice, float_nodes=nodes, **change)
-    quantized = quantize.quantize(search.calibrated, choice)
+    quantized = quantize.quantize(calibrated or search.calibrated, choice)
     seen, seconds = search.timed(quantized.model, bench.sets)
-    return _Tried(nodes=nodes, quantized=quantized, seen=seen, seconds=seconds, refused=gate(seen, limits))
+    return Tried(nodes=nodes, quantized=quantized, seen=seen, seconds=seconds, refused=gate(seen, limits))
 
 
 def _replayed(step: Step, search: Search, bench: Bench, locked: Mapping[str, object], started: float) -> StepResult:
@@ -170,9 +214,11 @@ def _replayed(step: Step, search: Search, bench: Bench, locked: Mapping[str, obj
     change = dict(cast(Mapping[str, Any], locked.get("change", {})))
     if not change.keys() <= {"bias", "ranges"}:
         raise BundleError("the lock changes what this edgeopt does not", remedy="Build again without --locked.")
+    if change.get("bias") == "empirical":
+        search.calibrated = _shifted(search.calibrated, search.choice, bench, nodes, change)
     one = _try(search, bench, nodes, bench.limits, change)
     search.choice = dataclasses.replace(search.choice, float_nodes=nodes, **change)
-    search.quantized, search.seen = quantize.quantize(search.calibrated, search.choice), one.seen
+    search.quantized, search.seen = one.quantized, one.seen
     reason = f"{len(nodes)} operators in float as locked: {described(one.seen)}"
     after = search.cost(one.quantized.model)
     return result(step, "kept", reason, before, after, started, one.seen, dict(locked))
@@ -233,77 +279,3 @@ def _worst(errors: Sensitivity) -> str:
         return "no rounding alone changes an output"
     ordered = sorted(found, key=lambda name: (-found[name], name))[:NAMED]
     return "most sensitive: " + ", ".join(f"{name} {found[name] / total:.0%}" for name in ordered)
-
-
-def _points(
-    search: Search,
-    limits: Budget,
-    share: Mapping[str, float],
-    sets: tuple[tuple[frozenset[str], tuple[str, ...]], ...],
-    tried: Mapping[int, _Tried],
-    first: int | None,
-) -> tuple[Point, ...]:
-    """The curve: all in int8, what was tried, all in float."""
-    assert search.quantized is not None
-    assert search.seen is not None
-    order: list[str] = []
-    names = [order := [*order, *new] for _, new in sets]
-    rows = [
-        _point(
-            "all int8",
-            0.0,
-            (),
-            search.quantized.model,
-            search.seen,
-            gate(search.seen, limits) is None,
-            search.seconds,
-            False,
-            search,
-        )
-    ]
-    for count in sorted(tried):
-        one = tried[count]
-        label = f"{len(one.nodes)} in float"
-        part = sum(share.get(key, 0.0) for key in one.nodes)
-        kept = tuple(names[count - 1])
-        rows.append(
-            _point(
-                label,
-                part,
-                kept,
-                one.quantized.model,
-                one.seen,
-                gate(one.seen, limits) is None,
-                one.seconds,
-                count == first,
-                search,
-            )
-        )
-    exact = Quality(samples=search.seen.samples, outputs=(), slices=(), agreement=None, metric=None, finite=True)
-    rows.append(_point("float", 1.0, (), search.model, exact, True, search.float_seconds, False, search))
-    return tuple(rows)
-
-
-def _point(
-    label: str,
-    share: float,
-    kept: tuple[str, ...],
-    model: Model,
-    seen: Quality,
-    holds: bool,
-    seconds: float | None,
-    chosen: bool,
-    search: Search,
-) -> Point:
-    return Point(
-        label=label,
-        float_macs=share,
-        kept=kept,
-        bytes=search.cost(model).weight_bytes,
-        sqnr_db=seen.sqnr_db,
-        agreement=None if seen.agreement is None else seen.agreement.top1,
-        metric=None if seen.metric is None else seen.metric.artifact,
-        holds=holds,
-        latency_ms=None if seconds is None else 1000 * seconds,
-        chosen=chosen,
-    )

@@ -16,12 +16,11 @@ from edgeopt.errors import ModelError
 from edgeopt.interpreter import Feeds
 from edgeopt.model import Model
 from edgeopt.pipeline import mixed
-from edgeopt.pipeline.search import FLIPS, Bench, Search, described, gate, result
+from edgeopt.pipeline.search import FLIPS, Bench, Search, described, gate, result, shifts
 from edgeopt.plan import MIXED, REDUCED, STATIC, Step, StepResult
 from edgeopt.quality import Quality
 from edgeopt.quantize import Calibrated, Choice, QuantizedModel
 from edgeopt.quantize.dynamic import quantize_dynamic
-from edgeopt.quantize.empirical import measure_shifts
 from edgeopt.quantize.equalize import Equalized, equalize
 from edgeopt.quantize.half import to_half
 from edgeopt.quantize.loudness import channel_peaks
@@ -37,9 +36,6 @@ MAX_FALL = 0.02
 
 MAX_GROWTH = 1.01
 """A refinement may store this much more: weights that were one must not become two."""
-
-SHIFT_SAMPLES = 12
-"""Samples that both models run on for each depth at which biases are corrected."""
 
 SCALING = ("equalize", "smooth-quant")
 """Steps that scale channels of the float model, which is then calibrated again."""
@@ -172,10 +168,9 @@ def _trial(step: Step, search: Search, bench: Bench, thorough: bool) -> _Trial |
     if choice.rounding == "second-order" and not calibrated.moments:
         calibrated = dataclasses.replace(calibrated, moments=_moments(calibrated, bench))
     if choice.bias == "empirical" and search.choice.bias != "empirical":
-        shifts = measure_shifts(calibrated, search.choice, lambda: bench.sets.choice_samples(SHIFT_SAMPLES))
-        if not shifts:
+        calibrated = dataclasses.replace(calibrated, shifts=shifts(calibrated, search.choice, bench))
+        if not calibrated.shifts:
             return "no operator in int8 takes a bias"
-        calibrated = dataclasses.replace(calibrated, shifts=shifts)
     return _Trial(calibrated=calibrated, choice=choice, quantized=quantize.quantize(calibrated, choice))
 
 

@@ -23,6 +23,7 @@ from edgeopt.plan import Point, Status, Step, StepResult
 from edgeopt.quality import Quality
 from edgeopt.quantize import Calibrated, Choice, QuantizedModel
 from edgeopt.quantize.bare import without_activations
+from edgeopt.quantize.empirical import measure_shifts
 from edgeopt.target import Budget, Target
 
 FLIPS = 2.5
@@ -30,6 +31,9 @@ FLIPS = 2.5
 
 FEW = 24
 """Samples that a look at weights alone takes: nothing but their rounding is seen, so few are enough."""
+
+SHIFT_SAMPLES = 12
+"""Samples that both models run on for each depth at which biases are corrected."""
 
 REMEMBERED = 24_000_000
 """Bytes of the float model's outputs on the choice samples that are kept from one quantizer choice to the next."""
@@ -65,11 +69,13 @@ class Search:
         seen: quality of ``quantized`` on the choice samples.
         best: of all that was kept, the one with the best answers.
         weights_db: the model last asked for, and its SQNR with exact activations.
-        seconds, float_seconds: of a call of ``quantized`` and of ``model``, a quick look.
+        simulated: the target's runtime is not the one that judges on the way.
+        seconds, float_seconds: of a call of ``quantized`` and of ``model``, a quick look; None in simulation.
     """
 
     model: Model
     outputs: checks.Outputs
+    simulated: bool = False
     finished: Model | None = None
     calibrated: Calibrated | None = None
     choice: Choice = dataclasses.field(default_factory=Choice)
@@ -90,17 +96,17 @@ class Search:
             known = self.costs[id(model)] = (weakref.ref(model), footprint(model))
         return known[1]
 
-    def timed(self, model: Model, sets: Sets) -> tuple[Quality, float]:
+    def timed(self, model: Model, sets: Sets) -> tuple[Quality, float | None]:
         """Quality of a reduced model on the choice samples, by the metric of their set where they have labels.
 
         Returns:
-            And the seconds of its fastest call: a quick look on this machine that decides nothing.
+            And the seconds of its fastest call: a quick look on this machine that decides nothing. None in simulation.
 
         Raises:
             ModelError: the runtime refuses the model, or fails on a sample.
         """
         self.chosen = self.chosen or remembered(self.model)
-        reference, test = _Watch(self.chosen()), _Watch(Interpreter(model).run)
+        reference, test = _Watch(self.chosen()), _Watch(Interpreter(model, simulate=self.simulated).run)
         seen = quality.compare_all(
             reference,
             {"": test},
@@ -109,6 +115,8 @@ class Search:
             metric=sets.choice_metric(),
             groups=sets.choice_groups(),
         )[""]
+        if self.simulated:
+            return seen, None
         self.float_seconds = self.float_seconds or reference.fastest
         return seen, test.fastest
 
@@ -165,6 +173,11 @@ def remembered(model: Model) -> Callable[[], quality.Run]:
         return run
 
     return start
+
+
+def shifts(calibrated: Calibrated, choice: Choice, bench: Bench) -> dict[str, np.ndarray]:
+    """What the biases of ``calibrated``'s int8 operators have to take up, see ``quantize.empirical``."""
+    return measure_shifts(calibrated, choice, lambda: bench.sets.choice_samples(SHIFT_SAMPLES))
 
 
 def gate(seen: Quality, limits: Budget) -> str | None:

@@ -77,7 +77,7 @@ def run(
     max_float_macs: float = MAX_FLOAT_MACS,
 ) -> Outcome:
     """Walk the ladder from the model as loaded. ``rewrites`` are those that steps of the plan name."""
-    search = Search(model=model, outputs=checks.runs(model, sets))
+    search = Search(model=model, outputs=checks.runs(model, sets), simulated=backend.TABLE.simulated)
     bench = Bench(
         target=target,
         backend=backend,

@@ -45,7 +45,7 @@ def measure_shifts(
     shifts: dict[str, np.ndarray] = {}
     for nodes in _depths(calibrated, passes):
         made = quantize(dataclasses.replace(calibrated, shifts=shifts), empirical)
-        shifts.update(_measured(calibrated.model, made.model, nodes, samples()))
+        shifts.update(_measured(calibrated, made.model, nodes, samples()))
     return shifts
 
 
@@ -67,13 +67,14 @@ def _depths(calibrated: Calibrated, passes: int) -> list[list[ir.Node]]:
 
 
 def _measured(
-    model: Model, quantized: Model, nodes: Sequence[ir.Node], samples: Iterable[Feeds]
+    calibrated: Calibrated, quantized: Model, nodes: Sequence[ir.Node], samples: Iterable[Feeds]
 ) -> dict[str, np.ndarray]:
     """The shift of what ``nodes`` make, by node key."""
     here = {node_key(n): n for n in quantized.graph}
     names = {node_key(n): (str(n.outputs[0].name), str(here[node_key(n)].outputs[0].name)) for n in nodes}
-    reference = Interpreter(model, tensors=sorted({name for name, _ in names.values()}))
-    test = Interpreter(quantized, tensors=sorted({name for _, name in names.values()}))
+    reference = Interpreter(calibrated.model, tensors=sorted({name for name, _ in names.values()}))
+    tensors = sorted({name for _, name in names.values()})
+    test = Interpreter(quantized, tensors=tensors, simulate=calibrated.table.simulated)
     rows: dict[str, list[np.ndarray]] = {}
     for feeds in samples:
         wanted, found = reference.run(feeds), test.run(feeds)

@@ -69,11 +69,13 @@ class Table:
         folded: activations that the runtime folds into the quantizer that follows.
         shielded: operators, by type, that the runtime would quantize on its own when they stand in float
             between DequantizeLinear and QuantizeLinear; they get a shield.
+        simulated: the integer kernels are not onnxruntime's: on the way its Q/DQ graphs are judged in float arithmetic.
     """
 
     rules: Mapping[str, Rule]
     folded: Set[str]
     shielded: Mapping[str, Shield] = dataclasses.field(default_factory=dict)
+    simulated: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -85,3 +85,22 @@ def test_a_file_is_loaded_as_a_device_loads_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(interpreter, "_session_of", failing)
     with pytest.raises(ModelError, match="fewer of them with --shape"):
         Interpreter(tmp_path / "m.onnx")
+
+
+def test_simulation_keeps_what_stands_in_float_in_float() -> None:
+    """The runtime would round the weights of a Conv between two pairs, all of them with one scale."""
+    weights = np.stack([np.full((1, 3, 3), 100.0), np.full((1, 3, 3), 0.3)]).astype(np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xr"]),
+        helper.make_node("Conv", ["xr", "w"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "t", "z"], ["y"]),
+    ]
+    scales = {"s": np.array(0.004, np.float32), "t": np.array(0.02, np.float32), "z": np.array(128, np.uint8)}
+    shapes = [("x", [1, 1, 5, 5])], [("y", [1, 2, 3, 3])]
+    model = nets.make(nodes, *shapes, {"w": weights, **scales})
+    feeds = {"x": np.random.default_rng(0).uniform(-0.5, 0.5, (1, 1, 5, 5)).astype(np.float32)}
+    exact = Interpreter(model, optimize=False).run(feeds)["y"][:, 1]
+    np.testing.assert_allclose(Interpreter(model, simulate=True).run(feeds)["y"][:, 1], exact, atol=0.021)
+    assert np.abs(Interpreter(model).run(feeds)["y"][:, 1] - exact).max() > 0.1

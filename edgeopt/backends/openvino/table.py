@@ -85,5 +85,6 @@ TABLE = Table(
         "Resize": dataclasses.replace(_MOVE, refuses=operators.refuse_interpolation),
     },
     folded=frozenset({"Relu", "Clip"}),
+    simulated=True,
 )
 """Integer kernels of the CPU plugin, reached through its low-precision transformations."""
