@@ -43,10 +43,14 @@ print(json.dumps(peak()))
 """
 
 
+STEADY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+"""glibc raises its threshold as it sees large blocks freed: what its heap keeps varies by a twentieth of the peak."""
+
+
 def peak_kb(path: Path, count: int, budget: int) -> int:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), str(count), str(budget)],
-        env=clean_environment(),
+        env={**clean_environment(), **STEADY},
         capture_output=True,
         check=True,
     )
@@ -72,10 +76,7 @@ def six_convs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_q09_peak_memory_is_flat_in_samples(six_convs: Path) -> None:
-    """Keeping the activations of 120 samples would take 750 MB, of 30 samples 190.
-
-    With fewer than some twenty the allocator has not settled yet: its peak varies by a tenth from run to run.
-    """
+    """Keeping the activations of 120 samples would take 750 MB, of 30 samples 190."""
     few, many = (peak_kb(six_convs, count, 256_000_000) for count in (30, 120))
     assert many <= 1.05 * few, (few, many)
 
