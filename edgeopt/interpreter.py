@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ Feeds = Mapping[str, np.ndarray]
 INLINE_LIMIT = 4_000_000
 """Above this many weight bytes a model goes to the runtime through a temporary file with its data beside it: a
 protobuf and its bytes would be two more copies of the weights in memory, and end at 2 GB."""
+
+AHEAD = 32_000_000
+"""Bytes of inner tensors of one sample up to which a second one is made meanwhile, where no budget says it."""
 
 
 class Interpreter:
@@ -88,6 +92,35 @@ class Interpreter:
         except session_errors() as error:
             raise ModelError(f"the model fails on a sample: {_first_line(error)}") from error
         return dict(zip(self.outputs, values))
+
+    def ahead(
+        self, samples: Iterable[Feeds], fits: Callable[[int], bool] = lambda size: True
+    ) -> Iterator[tuple[Feeds, dict[str, np.ndarray]]]:
+        """Each sample with its outputs, in order: the next one runs on another thread while the caller reads this one.
+
+        The outputs are those of ``run``. Samples are read on the caller's thread.
+
+        Args:
+            fits: whether the outputs of two samples of so many bytes each may be held at a time.
+
+        Raises:
+            ModelError: the runtime fails on a sample.
+        """
+        waiting: tuple[Feeds, Future[dict[str, np.ndarray]]] | None = None
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            for feeds in samples:
+                if waiting is None:
+                    waiting = feeds, worker.submit(self.run, feeds)
+                    continue
+                before, found = waiting[0], waiting[1].result()
+                waiting = None
+                two = fits(sum(value.nbytes for value in found.values()))
+                following = worker.submit(self.run, feeds) if two else None
+                yield before, found
+                del before, found
+                waiting = feeds, following or worker.submit(self.run, feeds)
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
 
 
 def refusal(model: Model) -> str | None:

@@ -15,13 +15,14 @@ m m^2 / (m^2 + v) is taken.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeopt.errors import CalibrationError
-from edgeopt.interpreter import Feeds, Interpreter
+from edgeopt.interpreter import AHEAD, Feeds, Interpreter
 from edgeopt.model import Model, node_key
 from edgeopt.quantize.quantizer import Calibrated, Choice, quantize
 
@@ -42,10 +43,15 @@ def measure_shifts(
         CalibrationError: no samples.
     """
     empirical = dataclasses.replace(choice, bias="empirical")
+    depths = _depths(calibrated, passes)
+    every = list(itertools.chain.from_iterable(depths))
+    wanted = _means(calibrated.model, every, samples()) if every else {}
     shifts: dict[str, np.ndarray] = {}
-    for nodes in _depths(calibrated, passes):
+    for nodes in depths:
         made = quantize(dataclasses.replace(calibrated, shifts=shifts), empirical)
-        shifts.update(_measured(calibrated, made.model, nodes, samples()))
+        simulate = calibrated.table.simulates(made.model.graph, calibrated.placement.int8)
+        found = _means(made.model, nodes, samples(), simulate=simulate)
+        shifts.update({key: _steady(wanted[key] - rows) for key, rows in found.items()})
     return shifts
 
 
@@ -66,27 +72,27 @@ def _depths(calibrated: Calibrated, passes: int) -> list[list[ir.Node]]:
     return levels[::-1][::stride][::-1]
 
 
-def _measured(
-    calibrated: Calibrated, quantized: Model, nodes: Sequence[ir.Node], samples: Iterable[Feeds]
+def _means(
+    model: Model, nodes: Sequence[ir.Node], samples: Iterable[Feeds], *, simulate: bool = False
 ) -> dict[str, np.ndarray]:
-    """The shift of what ``nodes`` make, by node key."""
-    here = {node_key(n): n for n in quantized.graph}
-    names = {node_key(n): (str(n.outputs[0].name), str(here[node_key(n)].outputs[0].name)) for n in nodes}
-    reference = Interpreter(calibrated.model, tensors=sorted({name for name, _ in names.values()}))
-    tensors = sorted({name for _, name in names.values()})
-    test = Interpreter(quantized, tensors=tensors, simulate=calibrated.table.simulated)
+    """Mean of each output channel of each sample, float64 [samples, channels], by key of a node."""
+    here = {node_key(n): n for n in model.graph}
+    names = {node_key(n): str(here[node_key(n)].outputs[0].name) for n in nodes}
+    interpreter = Interpreter(model, tensors=sorted(set(names.values())), simulate=simulate)
     rows: dict[str, list[np.ndarray]] = {}
-    for feeds in samples:
-        wanted, found = reference.run(feeds), test.run(feeds)
-        for key, (name, other) in names.items():
-            gap = wanted[name].astype(np.float64) - found[other]
-            axes = (0, *range(2, gap.ndim)) if here[key].op_type == "Conv" else tuple(range(gap.ndim - 1))
-            rows.setdefault(key, []).append(gap.mean(axis=axes))
+    for _, found in interpreter.ahead(samples, lambda size: size <= AHEAD):
+        for key, name in names.items():
+            tensor = found[name]
+            axes = (0, *range(2, tensor.ndim)) if here[key].op_type == "Conv" else tuple(range(tensor.ndim - 1))
+            rows.setdefault(key, []).append(tensor.mean(axis=axes, dtype=np.float64))
     if not rows:
         raise CalibrationError("there are no samples to correct biases with", remedy="Give a calibration set.")
-    shifts = {}
-    for key, gaps in rows.items():
-        mean, variance = np.mean(gaps, axis=0), np.var(gaps, axis=0)
-        share = np.divide(mean**2, mean**2 + variance, out=np.ones(mean.shape), where=variance > 0)
-        shifts[key] = (mean * share).astype(np.float32).astype(np.float64)
-    return shifts
+    return {key: np.array(means) for key, means in rows.items()}
+
+
+def _steady(gaps: np.ndarray) -> np.ndarray:
+    """The part of the gaps [samples, channels] that is a shift."""
+    mean, variance = gaps.mean(axis=0), gaps.var(axis=0)
+    share = np.divide(mean**2, mean**2 + variance, out=np.ones(mean.shape), where=variance > 0)
+    found: np.ndarray = (mean * share).astype(np.float32).astype(np.float64)
+    return found

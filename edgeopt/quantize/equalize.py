@@ -29,7 +29,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.errors import CalibrationError
-from edgeopt.interpreter import Feeds, Interpreter
+from edgeopt.interpreter import AHEAD, Feeds, Interpreter
 from edgeopt.model import Model, node_key
 from edgeopt.quantize.channels import Channels
 from edgeopt.quantize.moments import Moments
@@ -121,9 +121,9 @@ def _extremes(model: Model, values: Sequence[ir.Value], clipped: Set[str], sampl
     interpreter = Interpreter(model, tensors=[str(v.name) for v in values])
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     count = 0
-    for feeds in samples:
+    for _, tensors in interpreter.ahead(samples, lambda size: size <= AHEAD):
         count += 1
-        for name, tensor in interpreter.run(feeds).items():
+        for name, tensor in tensors.items():
             axes = tuple(a for a in range(tensor.ndim) if a != 1)
             peaks = np.stack([-tensor.min(axis=axes, initial=0.0), tensor.max(axis=axes, initial=0.0)])
             highest, total = found.get(name, (peaks, np.zeros(peaks.shape)))

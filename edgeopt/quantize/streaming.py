@@ -20,6 +20,10 @@ Samples = Iterable[Feeds] | Callable[[], Iterable[Feeds]]
 """A set, or a function that starts it anew: several passes need one or a collection."""
 
 
+AHEAD_OF = 8
+"""A second sample is run ahead where its tensors are at most this part of what is left of the budget."""
+
+
 class Item(NamedTuple):
     """Something to collect from the tensor ``name``; it holds ``held`` bytes until the end of its pass."""
 
@@ -81,14 +85,20 @@ def _stream(
     interpreter = Interpreter(model, tensors=computed) if computed else None
     tensors: dict[str, np.ndarray] = {}
     index = -1
-    for index, feeds in enumerate(samples):
-        tensors.clear()  # before the next run makes as many again
-        tensors.update(interpreter.run(feeds) if interpreter else {})
+    runs = (
+        interpreter.ahead(samples, lambda size: AHEAD_OF * size <= limit)
+        if interpreter
+        else ((one, {}) for one in samples)
+    )
+    for index, (feeds, found) in enumerate(runs):
+        tensors.update(found)
+        found.clear()
         if len(group) > 1 and sum(value.nbytes for value in tensors.values()) > limit:
             sizes.update({name: max(value.nbytes, sizes.get(name, 0)) for name, value in tensors.items()})
             raise _TooLargeError
         tensors.update((name, feeds[name]) for name in names if name in inputs)
         yield index, tensors
+        tensors.clear()  # before the next run makes as many again
     if index < 0:
         raise CalibrationError("the calibration set is empty", remedy="Give a set with at least one sample.")
 

@@ -104,3 +104,26 @@ def test_simulation_keeps_what_stands_in_float_in_float() -> None:
     exact = Interpreter(model, optimize=False).run(feeds)["y"][:, 1]
     np.testing.assert_allclose(Interpreter(model, simulate=True).run(feeds)["y"][:, 1], exact, atol=0.021)
     assert np.abs(Interpreter(model).run(feeds)["y"][:, 1] - exact).max() > 0.1
+
+
+@pytest.mark.parametrize("two", [True, False])
+def test_runs_ahead_are_the_runs(two: bool) -> None:
+    runner = Interpreter(resized())
+    samples = [{name: value + k for name, value in feeds().items()} for k in range(4)]
+    sizes: list[int] = []
+    found = list(runner.ahead(iter(samples), lambda size: sizes.append(size) or two))
+    assert [fed is sample for (fed, _), sample in zip(found, samples, strict=True)] == [True] * 4
+    for (_, outputs), sample in zip(found, samples):
+        expected = runner.run(sample)
+        assert all(np.array_equal(outputs[name], expected[name]) for name in expected)
+    assert sizes == [sum(value.nbytes for value in found[0][1].values())] * 3
+    assert list(runner.ahead([])) == []
+
+
+def test_a_run_ahead_that_fails_is_told_at_its_sample() -> None:
+    runner = Interpreter(resized())
+    wrong = {name: value[..., :1] for name, value in feeds().items()}
+    runs = runner.ahead([feeds(), wrong, feeds()])
+    next(runs)
+    with pytest.raises(ModelError, match="the model fails on a sample"):
+        next(runs)
