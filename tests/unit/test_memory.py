@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import Phase, given, settings
 
-from edgeopt import memory
+from edgeopt.memory import liveness as memory
 from edgeopt.model import Model, Origin, assign_keys
 
 
@@ -112,14 +112,14 @@ def test_liveness_equals_the_simulation(model: Model) -> None:
 @pytest.mark.parametrize("fault", ["forgets-views", "drops-last-reader", "frees-outputs"])
 def test_the_oracle_catches_a_planted_error(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "forgets-views":
-        monkeypatch.setattr(memory._Buffers, "owner", lambda self, value: value)
+        monkeypatch.setattr(memory.Buffers, "owner", lambda self, value: value)
     elif fault == "drops-last-reader":
         original = memory._reads
         monkeypatch.setattr(memory, "_reads", lambda node: list(original(node))[:-1])
     else:
-        original_made = memory._Buffers.made_by
+        original_made = memory.Buffers.made_by
         monkeypatch.setattr(
-            memory._Buffers,
+            memory.Buffers,
             "made_by",
             lambda self, node: (v for v in original_made(self, node) if not v.is_graph_output()),
         )

@@ -21,7 +21,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -32,7 +33,6 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
 _ABSORBED = frozenset({"Relu", "Clip"})
 _MACS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_FLOAT_OUT = frozenset({"Gemm", "MatMul"})
 _NOT_OWNED = VIEWS | {"Constant", "DequantizeLinear"}
 _NO_WIDTH = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 
@@ -70,7 +70,7 @@ def footprint(model: Model) -> Footprint:
 
     A tensor that several initializers share counts once; 4-bit types count packed; strings do not count.
     """
-    sizes = _Sizes(model.graph)
+    sizes = Sizes(model.graph)
     return Footprint(
         weight_bytes=_weight_bytes(model),
         peak_activation_bytes=_peak(model.graph, sizes),
@@ -81,9 +81,9 @@ def footprint(model: Model) -> Footprint:
 
 def timeline(model: Model) -> tuple[Moment, ...]:
     """One ``Moment`` for each node of the main graph, in execution order."""
-    sizes = _Sizes(model.graph)
-    buffers = _Buffers(model.graph)
-    live = _live_bytes(model.graph, sizes)
+    sizes = Sizes(model.graph)
+    buffers = Buffers(model.graph)
+    live = live_bytes(model.graph, sizes)
     return tuple(
         Moment(
             key=node_key(node),
@@ -100,11 +100,11 @@ def macs(model: Model) -> dict[str, int | None]:
 
     Nodes in subgraphs count for one execution; symbolic batch dims count as 1.
     """
-    sizes = _Sizes(model.graph)
+    sizes = Sizes(model.graph)
     return {node_key(n): _macs(n, sizes) for n in model.nodes() if n.op_type in _MACS and n.domain in ("", "ai.onnx")}
 
 
-class _Sizes:
+class Sizes:
     """Element counts and bytes of values. Remembers which symbolic batch dims it took for 1."""
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -159,26 +159,51 @@ def _weight_bytes(model: Model) -> int:
     return sum(tensor.nbytes for tensor in distinct.values())
 
 
-class _Buffers:
+class Rules(NamedTuple):
+    """What a runtime does with buffers beside the rules of this module.
+
+    Attributes:
+        in_place: operators that write over an input of the same size that nothing else reads.
+        float_out: operators whose integer kernels may write floats.
+        integer: operators that have integer kernels; None for all.
+    """
+
+    in_place: frozenset[str] = frozenset()
+    float_out: frozenset[str] = frozenset({"Gemm", "MatMul"})
+    integer: frozenset[str] | None = None
+
+
+PLAIN = Rules()
+
+
+class Buffers:
     """Which values share a buffer (rules 3 and 5)."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, rules: Rules = PLAIN) -> None:
         self._alias: dict[ir.Value, ir.Value] = {}
         self._stored: dict[ir.Value, ir.Value] = {}
         for node in graph:
-            if _is_integer(node):
+            if _is_integer(node, rules):
                 for value in _outputs(node):
                     self._stored[value] = [value, *(chain := _quantized_chain(value))][-1]
                     self._alias.update(dict.fromkeys(chain, value))
             source = node.inputs[0] if node.inputs else None
-            if source is not None and (_is_view(node) or _feeds_integers(node)):
+            if source is not None and (_is_view(node) or _feeds_integers(node, rules)):
                 self._alias[node.outputs[0]] = source
+            elif node.op_type in rules.in_place and node.outputs[0] not in self._alias:
+                over = _written_over(node)
+                if over is not None:
+                    self._alias[node.outputs[0]] = over
 
     def owner(self, value: ir.Value) -> ir.Value:
         """The value whose buffer this one lives in."""
         while value in self._alias:
             value = self._alias[value]
         return value
+
+    def join(self, value: ir.Value, owner: ir.Value) -> None:
+        """Have a value live in the buffer of another one."""
+        self._alias[value] = owner
 
     def stored_as(self, value: ir.Value) -> ir.Value:
         """The value whose bytes the buffer has."""
@@ -202,14 +227,40 @@ def _is_view(node: ir.Node) -> bool:
     return not source.is_graph_output() and len(source.consumers()) == 1
 
 
-def _is_integer(node: ir.Node) -> bool:
+def _written_over(node: ir.Node) -> ir.Value | None:
+    """The input that an element-wise node can write its result to."""
+    out = node.outputs[0]
+    for value in node.inputs:
+        if value is None or value.const_value is not None or value.is_graph_output() or len(value.consumers()) != 1:
+            continue
+        if not _owned_alone(value, node.graph):
+            continue
+        if out.shape is not None and value.shape == out.shape and value.dtype == out.dtype:
+            return value
+    return None
+
+
+def _owned_alone(value: ir.Value, graph: ir.Graph | ir.Function | None) -> bool:
+    """Whether a node made the buffer of a value, and nothing else reads the views up to there."""
+    producer = value.producer()
+    while producer is not None and producer.op_type in VIEWS:
+        source = producer.inputs[0]
+        if source is None or len(source.consumers()) != 1 or source.is_graph_output():
+            return False
+        producer = source.producer()
+    return producer is not None and producer.graph is graph and producer.op_type not in _NOT_OWNED
+
+
+def _is_integer(node: ir.Node, rules: Rules) -> bool:
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return False
+    if rules.integer is not None and node.op_type not in rules.integer:
         return False
     producers = [value.producer() for value in node.inputs if value is not None and not value.is_initializer()]
     origins = {"graph input" if producer is None else producer.op_type for producer in producers}
     if "DequantizeLinear" not in origins or origins - {"DequantizeLinear", "Constant"}:
         return False
-    return node.op_type in _FLOAT_OUT or all(_quantized_chain(value) for value in _outputs(node))
+    return node.op_type in rules.float_out or all(_quantized_chain(value) for value in _outputs(node))
 
 
 def _quantized_chain(value: ir.Value) -> list[ir.Value]:
@@ -225,11 +276,11 @@ def _quantized_chain(value: ir.Value) -> list[ir.Value]:
     return []
 
 
-def _feeds_integers(node: ir.Node) -> bool:
+def _feeds_integers(node: ir.Node, rules: Rules) -> bool:
     if node.op_type != "DequantizeLinear" or node.outputs[0].is_graph_output():
         return False
     users = node.outputs[0].consumers()
-    return bool(users) and all(map(_is_integer, users))
+    return bool(users) and all(_is_integer(user, rules) for user in users)
 
 
 def _outputs(node: ir.Node) -> list[ir.Value]:
@@ -245,10 +296,19 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
         yield from body.outputs
 
 
-def _live_bytes(graph: ir.Graph, sizes: _Sizes) -> list[int | None]:
-    """Live bytes before the first node, then during each node."""
+def peak_inside(node: ir.Node, sizes: Sizes) -> int | None:
+    """Peak bytes of the largest subgraph of a node; 0 where it has none, None when a shape is unknown."""
+    return _largest([_peak(body, sizes) for body in _bodies(node)])
+
+
+def live_bytes(graph: ir.Graph, sizes: Sizes, *, rules: Rules = PLAIN, padded: int = 1) -> list[int | None]:
+    """Live bytes before the first node, then during each node.
+
+    Args:
+        padded: results of convolutions have a multiple of so many channels.
+    """
     nodes = list(graph)
-    buffers = _Buffers(graph)
+    buffers = Buffers(graph, rules)
     inputs = [value for value in graph.inputs if not value.is_initializer()]
     born = dict.fromkeys(inputs, 0)
     last = dict.fromkeys(inputs, len(nodes))
@@ -266,6 +326,8 @@ def _live_bytes(graph: ir.Graph, sizes: _Sizes) -> list[int | None]:
     unknown = [0] * (len(nodes) + 2)
     for value, start in born.items():
         size = sizes.of(buffers.stored_as(value))
+        if padded > 1 and size and _is_convolved(value):
+            size = _padded(size, sizes.dims(value), padded)
         counter, amount = (unknown, 1) if size is None else (change, size)
         counter[start] += amount
         counter[last[value] + 1] -= amount
@@ -274,20 +336,36 @@ def _live_bytes(graph: ir.Graph, sizes: _Sizes) -> list[int | None]:
         for total, missing in zip(itertools.accumulate(change[:-1]), itertools.accumulate(unknown[:-1]), strict=True)
     ]
     for position, node in enumerate(nodes, start=1):
-        inner = _largest([_peak(body, sizes) for body in _bodies(node)])
-        live[position] = _sum((live[position], inner))
+        live[position] = _sum((live[position], peak_inside(node, sizes)))
     return live
 
 
-def _peak(graph: ir.Graph, sizes: _Sizes) -> int | None:
-    return _largest(_live_bytes(graph, sizes))
+def peak_keys(graph: ir.Graph, live: Sequence[int | None]) -> tuple[str, ...]:
+    """Keys of the nodes with the most live bytes, the largest first; at most 8, none below nine tenths of the most."""
+    during = [(size or 0, node_key(node)) for node, size in zip(graph, live[1:], strict=True)]
+    most = max((size for size, _ in during), default=0)
+    ranked = sorted((pair for pair in during if most and pair[0] >= 0.9 * most), key=lambda pair: -pair[0])
+    return tuple(key for _, key in ranked)[:8]
+
+
+def _is_convolved(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Conv"
+
+
+def _padded(size: int, dims: tuple[int, ...] | None, lanes: int) -> int:
+    return size if dims is None or not dims[1] else size // dims[1] * (-(-dims[1] // lanes) * lanes)
+
+
+def _peak(graph: ir.Graph, sizes: Sizes) -> int | None:
+    return _largest(live_bytes(graph, sizes))
 
 
 def _largest(sizes: list[int | None]) -> int | None:
     return max((size for size in sizes if size is not None), default=0) if None not in sizes else None
 
 
-def _macs(node: ir.Node, sizes: _Sizes) -> int | None:
+def _macs(node: ir.Node, sizes: Sizes) -> int | None:
     left, right = sizes.dims(node.inputs[0]), sizes.dims(node.inputs[1])
     out = sizes.dims(node.outputs[0])
     if node.op_type == "Conv":  # an output element sums over I/g and the kernel; W is [O, I/g, k...]
