@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,23 @@ class Artifact:
     def optimize(self) -> bool:
         """Whether the runtime is to optimize the file when it loads it."""
         return self.options.get("optimizer") != "off"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOption:
+    """Another way to run an artifact, that takes less memory.
+
+    Attributes:
+        name: kebab-case, of its step.
+        options: of the runner, that it adds.
+        make: (artifact, one sample: array by input name, the file to write) -> the changed artifact, or why it is not
+            for this one. Files are new ones beside the path given.
+    """
+
+    name: str
+    why: str
+    options: Mapping[str, str]
+    make: Callable[[Artifact, Mapping[str, Any], Path], Artifact | str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

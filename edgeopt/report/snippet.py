@@ -54,11 +54,31 @@ def _session(manifest: Mapping[str, Any]) -> list[str]:
     lines.append(f"options.intra_op_num_threads = {int(run['threads'])}")
     for key, value in sorted(run["options"].items()):
         lines.append(f"options.add_session_config_entry({str(key)!r}, {str(value)!r})")
-    if native_of(manifest, default["path"]).get("options", {}).get("optimizer") == "off":
-        lines.append("# the file holds the runtime's own optimized graph: there is nothing left to do")
-        lines.append("options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL")
+    own = native_of(manifest, default["path"]).get("options", {})
+    for key, value in sorted(own.items()):
+        lines += _OWN.get((str(key), str(value)), ())
     lines.append(f"session = ort.InferenceSession({default['path']!r}, options, providers=[{str(run['provider'])!r}])")
+    if own.get("heap") == "small":
+        lines.append("libc.malloc_trim(0)  # what loading left free goes back to the system")
     return lines
+
+
+_OWN: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("optimizer", "off"): (
+        "# the file holds the runtime's own optimized graph: there is nothing left to do",
+        "options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL",
+    ),
+    ("arena", "off"): ("options.enable_cpu_mem_arena = False",),
+    ("memory_pattern", "off"): ("options.enable_mem_pattern = False",),
+    ("prepacking", "off"): ("options.add_session_config_entry('session.disable_prepacking', '1')",),
+    ("order", "file"): ("options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # as in the file",),
+    ("heap", "small"): (
+        "import ctypes",
+        "libc = ctypes.CDLL(None)  # glibc: large blocks go back to the system when they are freed",
+        "libc.mallopt(-3, 131072), libc.mallopt(-1, 131072)  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD",
+    ),
+}
+"""Lines for an option of the artifact's own; those of the runner are in ``runtime_bench.runners.onnxruntime``."""
 
 
 def image_snippet(manifest: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,13 @@
 Options: ``threads`` (intra-op, default 1), ``provider`` (a short or full name, default the CPU's), ``allow_fallback``
 (run on the CPU where the provider is not there), ``custom_ops`` (path of a shared library with operators of one's own;
 its code runs), ``optimizer`` (``"off"`` for a file that holds the runtime's own optimized graph; ``"on"``, all of its
-optimizations, is the default); every other entry is a session config entry, such as ``session.qdqisint8allowed``.
+optimizations, is the default), and what trades memory for time: ``arena`` (``"off"``: what a node no longer needs goes
+back at once, and is asked for anew in each call), ``memory_pattern`` (``"off"``: no block of its own for what the first
+call took, which would be held beside the arena), ``prepacking`` (``"off"``: no second copy of weights in the order that
+kernels like best), ``order`` (``"file"``: nodes run in the order of the file as far as the optimizer left it;
+``"depth-first"`` is the default) and ``heap`` (``"small"``: large blocks are mapped one by one for the whole process,
+and what loading left free goes back to the system; glibc only). Every other entry is a session config entry, such as
+``session.qdqisint8allowed``.
 """
 
 from __future__ import annotations
@@ -12,9 +18,9 @@ import json
 import os
 import re
 from functools import partial
-from typing import Any, Callable, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-from runtime_bench import providers
+from runtime_bench import heap, providers
 from runtime_bench.arrays import load_array
 from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.runners import Loaded
@@ -28,7 +34,17 @@ BASELINE: Union[str, bytes] = bytes.fromhex(
     "0801620f0a0179120a0a08080112040a02080142040a00100d"
 )
 
-OWN_OPTIONS = ("provider", "threads", "allow_fallback", "custom_ops", "optimizer")
+SWITCHES: Mapping[str, Sequence[str]] = {
+    "optimizer": ("on", "off"),
+    "arena": ("on", "off"),
+    "memory_pattern": ("on", "off"),
+    "prepacking": ("on", "off"),
+    "order": ("depth-first", "file"),
+    "heap": ("usual", "small"),
+}
+"""Options with two values each, the default first."""
+
+OWN_OPTIONS = ("provider", "threads", "allow_fallback", "custom_ops", *SWITCHES)
 """Options that are no session config entries."""
 
 _ERRORS = (
@@ -154,11 +170,7 @@ def _session(path: Union[str, bytes], options: Mapping[str, Any], profile: Optio
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads  # 0 would mean all cores, each thread pinned to one
     settings.inter_op_num_threads = 1
-    optimizer = options.get("optimizer", "on")
-    if optimizer not in ("on", "off"):
-        raise BenchFailure('the option optimizer is "on" or "off", not {!r:.40}'.format(optimizer))
-    if optimizer == "off":
-        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    _switch(settings, options)
     for key, value in options.items():
         if key not in OWN_OPTIONS:
             settings.add_session_config_entry(key, str(value))
@@ -173,11 +185,36 @@ def _session(path: Union[str, bytes], options: Mapping[str, Any], profile: Optio
     wanted = [(provider, own)] if own else [provider]
     session = _understood(lambda: onnxruntime.InferenceSession(path, settings, providers=wanted))
     session.disable_fallback()
+    if options.get("heap") == "small":
+        heap.trim()
     used = session.get_providers()
     if provider not in used[:1] and not may_fall_back:
         text = "asked for {}, the session uses: {}. The provider could not start here; the runtime's log says why"
         raise RuntimeMissing(text.format(asked, used[0]))
     return session, asked
+
+
+def _switch(settings: Any, options: Mapping[str, Any]) -> None:
+    """Set what ``SWITCHES`` names. Raises BenchFailure for another value of one of them."""
+    import onnxruntime
+
+    for name, (usual, other) in SWITCHES.items():
+        if options.get(name, usual) not in (usual, other):
+            text = 'the option {} is "{}" or "{}", not {!r:.40}'
+            raise BenchFailure(text.format(name, usual, other, options[name]))
+    changed = {name for name, (usual, other) in SWITCHES.items() if options.get(name, usual) == other}
+    if "optimizer" in changed:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if "arena" in changed:
+        settings.enable_cpu_mem_arena = False
+    if "memory_pattern" in changed:
+        settings.enable_mem_pattern = False
+    if "prepacking" in changed:
+        settings.add_session_config_entry("session.disable_prepacking", "1")
+    if "heap" in changed:
+        heap.keep_small()
+    if "order" in changed:
+        settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
 
 
 def _understood(call: Callable[[], Any]) -> Any:

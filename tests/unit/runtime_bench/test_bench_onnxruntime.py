@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import runtime_bench
-from runtime_bench import arrays, providers
+from runtime_bench import arrays, heap, providers
 from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.runners import get
 from runtime_bench.runners import onnxruntime as runner
@@ -260,3 +261,69 @@ def test_b01_whether_idle_threads_spin_is_told(tmp_path: Path, threads: int, all
 )
 def test_refusals_of_the_runtimes_own_format_are_one_clear_sentence(text: str, words: str) -> None:
     assert runner.refusal(text, "onnxruntime 1.15.0") == words
+
+
+@pytest.mark.parametrize("name", sorted(runner.SWITCHES))
+def test_each_switch_takes_its_two_values_and_no_other(
+    tiny_model: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "keep_small", lambda: True)  # it would change this process
+    for value in runner.SWITCHES[name]:
+        runner.load(str(tiny_model), {name: value})
+    with pytest.raises(BenchFailure, match=f'the option {name} is "'):
+        runner.load(str(tiny_model), {name: "perhaps"})
+
+
+def test_switches_reach_the_session(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real = onnxruntime.InferenceSession
+
+    def session(path: str, settings: onnxruntime.SessionOptions, **more: object) -> onnxruntime.InferenceSession:
+        seen.append(settings)
+        return real(path, settings, **more)
+
+    monkeypatch.setattr(heap, "keep_small", lambda: seen.append("heap"))
+    monkeypatch.setattr(heap, "trim", lambda: seen.append("trim"))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    runner.load(str(tiny_model), {})
+    runner.load(str(tiny_model), {name: values[1] for name, values in runner.SWITCHES.items()})
+    usual, before, other, after = seen
+    assert (before, after) == ("heap", "trim")
+    key = "session.disable_prepacking"
+    assert (usual.enable_cpu_mem_arena, usual.enable_mem_pattern) == (True, True)
+    assert (other.enable_cpu_mem_arena, other.enable_mem_pattern) == (False, False)
+    assert usual.execution_order == onnxruntime.ExecutionOrder.DEFAULT
+    assert other.execution_order == onnxruntime.ExecutionOrder.PRIORITY_BASED
+    assert other.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert other.get_session_config_entry(key) == "1"
+    with pytest.raises(RuntimeError, match=key):
+        usual.get_session_config_entry(key)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+def test_a_small_heap_gives_freed_blocks_back() -> None:
+    """In a process of its own: 40 blocks of 1 MB that glibc would keep, because a larger one was freed before."""
+    code = """
+import ctypes, sys
+from runtime_bench import heap, rss
+if sys.argv[1] == "small" and not heap.keep_small():
+    sys.exit(77)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.free(libc.malloc(30 << 20))
+blocks = [libc.malloc(1 << 20) for _ in range(40)]
+for block in blocks:
+    ctypes.memset(block, 1, 1 << 20)
+before = rss.usage()["resident"]
+for block in blocks[:-1]:
+    libc.free(block)
+print(before - rss.usage()["resident"])
+"""
+    freed = {}
+    for kind in ("usual", "small"):
+        done = subprocess.run([sys.executable, "-c", code, kind], capture_output=True, text=True, check=False)
+        if done.returncode == 77:
+            pytest.skip("no glibc here")
+        freed[kind] = int(done.stdout)
+    assert freed["small"] > 38 << 20
+    assert freed["usual"] < 2 << 20
