@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli import _options as options
-from edgeopt.cli._settings import model_options
+from edgeopt.cli._settings import ALL, model_options
+from edgeopt.cli._survey import show as show_survey
 from edgeopt.console import bytes_text, fields, result_table
 
 if TYPE_CHECKING:
@@ -25,8 +26,13 @@ def command(request: Request, as_json: bool) -> None:
     """Show the steps that a build of MODEL would try, with the bytes that shapes and types predict.
 
     Takes the options of `edgeopt build`. No model is run: what a step costs in quality and time only a build can tell.
+    With `--target all`, every profile and backend: does it fit, does every operator run, what would have to change.
     """
     from edgeopt.pipeline.static import plan
+
+    if request.target == ALL:
+        show_survey(request, as_json=as_json)
+        return
 
     found = plan(request)
     if as_json:

@@ -93,7 +93,7 @@ def plan(request: Request) -> StaticPlan:
             reason = f"{places}; {applied.reason}" if applied.count and applied.reason else applied.reason or places
             status = "applies" if applied.count else "nothing to do"
         elif step.name == STATIC:
-            int8 = _quantized(seen, backend, target, exclude)
+            int8 = quantized(seen, backend, target, exclude)
             status, reason = (
                 ("nothing to do", "no operator has an integer kernel") if int8 is None else ("applies", int8[1])
             )
@@ -118,7 +118,7 @@ def _calibrated(request: Request, model: Model) -> bool:
     return request.calib not in (None, "random")
 
 
-def _quantized(model: Model, backend: ModuleType, target: Target, exclude: set[str]) -> tuple[Model, str] | None:
+def quantized(model: Model, backend: ModuleType, target: Target, exclude: set[str]) -> tuple[Model, str] | None:
     """The Q/DQ model with made-up ranges: its bytes are those of the real one, its numbers are not."""
     placement = quantize.plan_placement(model.ir, backend.TABLE, exclude=exclude)
     if not placement.int8 and not placement.weight_only:

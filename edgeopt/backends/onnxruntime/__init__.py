@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edgeopt.backends import Artifact, Fused, NodeRun
+from edgeopt.backends.onnxruntime.judging import judge
 from edgeopt.backends.onnxruntime.lowering import lower, minimum
+from edgeopt.backends.onnxruntime.memory import predict
+from edgeopt.backends.onnxruntime.memory_options import run_options
 from edgeopt.backends.onnxruntime.own_graph import native
 from edgeopt.backends.onnxruntime.readback import PROVIDER, fused
 from edgeopt.backends.onnxruntime.table import TABLE
@@ -26,7 +29,7 @@ from edgeopt.passes.sum_before_layer_norm import SUM_BEFORE_LAYER_NORM
 from edgeopt.target import Target
 
 __all__ = ["NAME", "PROVIDER", "TABLE", "Fused", "NodeRun", "baseline", "fused", "interpreter", "lower", "minimum"]
-__all__ += ["native", "passes", "probe"]
+__all__ += ["judge", "native", "passes", "predict", "probe", "run_options"]
 
 NAME = "onnxruntime"
 

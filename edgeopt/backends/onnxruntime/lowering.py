@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from edgeopt.backends import Artifact
-from edgeopt.backends.onnxruntime import ort_format
+from edgeopt.backends.onnxruntime import kernels, ort_format
 from edgeopt.backends.onnxruntime.releases import OWN, OwnNode, oldest, reads, version_key
 from edgeopt.errors import ModelError, ToolchainError
 from edgeopt.interpreter import Interpreter, import_onnxruntime, register_library, session_errors
@@ -50,7 +50,10 @@ def _minimum(artifact: Path) -> dict[str, object]:
         own = [OwnNode(op=n.op, uses=_uses(n.inputs, n.attributes)) for n in held.nodes if n.domain == OWN]
         uses_ml = any(n.domain == ML for n in held.nodes)
         return _needed(held.opsets, held.ir_version, own, uses_ml, held.format)
-    model = ir.load(artifact)
+    return _minimum_of(ir.load(artifact))
+
+
+def _minimum_of(model: ir.Model) -> dict[str, object]:
     own, uses_ml = _special(model)
     found = _needed(model.opset_imports, model.ir_version, own, uses_ml, None)
     if any(node.domain in LAYOUTS for node in model.graph.all_nodes()):
@@ -94,14 +97,13 @@ def lower(model: Model, target: Target, out: Path, *, precision: str) -> Artifac
     of the format that the profile asks for.
 
     Raises:
-        ToolchainError: the graph needs something newer than the target's runtime; what, and the release that has it.
+        ToolchainError: the graph needs something newer than the target's runtime, or an operator that it has no kernel
+            for; what, and the release that has it.
         ModelError: the runtime cannot write it in its own format.
     """
-    prepared = stripped(_at_opset(model, target))
-    drop_unused_imports(prepared.ir)
-    _lower_ml(prepared.ir, target)
-    _lower_ir_version(prepared.ir, target)
-    prepared.ir.producer_name, prepared.ir.producer_version = "edgeopt", ""
+    levelled = at_opset(model, target)
+    prepared = _prepared(levelled, target)
+    kernels.require(levelled, target)
     if target.format == "ort":
         path = out.with_suffix(".ort")
         _write_ort(prepared, target, path)
@@ -123,8 +125,35 @@ def lower(model: Model, target: Target, out: Path, *, precision: str) -> Artifac
     )
 
 
-def _at_opset(model: Model, target: Target) -> Model:
-    """The model at an opset that the target reads; the finish steps did this already unless they were refused."""
+def check(model: Model, target: Target) -> None:
+    """What ``lower`` would refuse of a model from ``at_opset`` before its operators are looked at, without a file.
+
+    Raises:
+        ToolchainError: the graph needs something newer than the target's runtime.
+    """
+    _require(_minimum_of(_prepared(model, target).ir), target)
+
+
+def _prepared(model: Model, target: Target) -> Model:
+    """A copy of a model from ``at_opset`` that the target's runtime reads, with nothing else in it.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    prepared = stripped(model)
+    drop_unused_imports(prepared.ir)
+    _lower_ml(prepared.ir, target)
+    _lower_ir_version(prepared.ir, target)
+    prepared.ir.producer_name, prepared.ir.producer_version = "edgeopt", ""
+    return prepared
+
+
+def at_opset(model: Model, target: Target) -> Model:
+    """The model at an opset that the target reads; the finish steps did this already unless they were refused.
+
+    Raises:
+        ToolchainError: it cannot be taken down to it.
+    """
     opset = model.ir.opset_imports.get("", 0)
     if opset <= target.opset_max:
         return model

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from edgeopt.backends.openvino.conversion import convert
 from edgeopt.backends.openvino.lowering import baseline, lower, minimum
+from edgeopt.backends.openvino.memory import predict
+from edgeopt.backends.openvino.operators import judge
 from edgeopt.backends.openvino.readback import fused
 from edgeopt.backends.openvino.runtime import DEVICE, Compiled, import_openvino
 from edgeopt.backends.openvino.table import TABLE
@@ -16,7 +18,7 @@ from edgeopt.passes import Pass
 from edgeopt.target import Target
 
 __all__ = ["NAME", "PROVIDER", "TABLE", "baseline", "fused", "interpreter", "lower", "minimum", "passes", "probe"]
-__all__ += ["refuses"]
+__all__ += ["judge", "predict", "refuses"]
 
 NAME = "openvino"
 PROVIDER = DEVICE

@@ -1,0 +1,1 @@
+"""Tables of what runtimes run, asked of the runtimes themselves."""
