@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import secrets
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -265,6 +266,29 @@ def _with_external_tensors(model: ir.Model, location: str) -> tuple[ir.Model, li
             placed.append((offset, tensor))
             end = offset + tensor.nbytes
     return clone, placed
+
+
+def digest(model: Model) -> str:
+    """sha256 over the graph and every tensor in it: alike for models that ``save`` writes as the same bytes."""
+    written, placed = _with_external_tensors(model.ir, "")
+    found = hashlib.sha256(ir.to_proto(written).SerializeToString(deterministic=True))
+    small = [t for t in _tensors(model.ir) if isinstance(t, ir.ExternalTensor) and t.nbytes < _EXTERNAL_THRESHOLD]
+    for tensor in (*(tensor for _, tensor in placed), *small):
+        found.update(_tensor_digest(tensor))
+    return found.hexdigest()
+
+
+_digests: dict[int, tuple[weakref.ref[ir.TensorProtocol], bytes]] = {}
+
+
+def _tensor_digest(tensor: ir.TensorProtocol) -> bytes:
+    """sha256 of a tensor's bytes. Clones share tensors, and nobody edits one in place, so each is read once."""
+    known = _digests.get(id(tensor))
+    if known is None or known[0]() is not tensor:
+        number = id(tensor)
+        gone = weakref.ref(tensor, lambda _: _digests.pop(number, None))
+        known = _digests[number] = (gone, hashlib.sha256(tensor.tobytes()).digest())
+    return known[1]
 
 
 @contextlib.contextmanager

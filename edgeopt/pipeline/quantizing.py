@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from edgeopt import quantize
 from edgeopt.errors import ModelError
 from edgeopt.interpreter import Feeds
-from edgeopt.model import Model
+from edgeopt.model import Model, digest
 from edgeopt.pipeline import mixed
 from edgeopt.pipeline.search import FLIPS, Bench, Search, described, gate, result, shifts
 from edgeopt.plan import MIXED, REDUCED, STATIC, Step, StepResult
@@ -88,7 +90,7 @@ def try_quantize(
         _go_on(search, trial, None)
         return result(step, "kept", "not compared: no samples calibrate", before, after, started)
     try:
-        seen, seconds = search.timed(trial.quantized.model, bench.sets)
+        seen, seconds = search.timed(trial.quantized, bench.sets)
     except ModelError as refusal:
         return result(step, "rolled-back", f"after it {refusal.message}", before, after, started)
     if step.name in REDUCED:
@@ -180,17 +182,27 @@ def _scaled(step: Step, calibrated: Calibrated, bench: Bench) -> Equalized | str
         return equalize(model, placement, bench.sets.choice_samples)
     if not any(n.op_type == "LayerNormalization" for n in model.graph):
         return "no LayerNormalization"
-    return smooth(model, placement, channel_peaks(model, bench.sets.choice_samples, budget=bench.memory))
+    return smooth(model, placement, _peaks(model, bench, bench.sets.choice_samples))
+
+
+def _peaks(model: Model, bench: Bench, samples: Callable[[], Iterable[Feeds]]) -> Mapping[str, np.ndarray]:
+    return bench.journal.remember(
+        "peaks", lambda: bench.journal.scope, lambda: channel_peaks(model, samples, budget=bench.memory)
+    )
 
 
 def _calibrated(model: Model, choice: Choice, bench: Bench, samples: Callable[[], Iterable[Feeds]]) -> _Trial | None:
+    scheme = quantize.scheme_for(model, bench.target.int8, bench.target.opset_max)
+    which = "all" if samples == bench.sets.calibration_samples else "choice"
+    key = [str(bench.backend.NAME), dataclasses.asdict(scheme), which, sorted(bench.exclude), bench.memory]
     found = quantize.calibrate(
         model,
         bench.backend.TABLE,
-        quantize.scheme_for(model, bench.target.int8, bench.target.opset_max),
+        scheme,
         samples,
         exclude=bench.exclude,
         budget=bench.memory,
+        remember=lambda collect: bench.journal.remember("statistics", lambda: [digest(model), *key], collect),
     )
     if found is None:
         return None
@@ -201,12 +213,16 @@ def _moments(calibrated: Calibrated, bench: Bench) -> Mapping[str, Moments]:
     """Second moments of the inputs of everything that has weights in int8."""
     placement, rules = calibrated.placement, calibrated.table.rules
     nodes = [n for n in (*placement.int8, *placement.weight_only) if rules[n.op_type].weight is not None]
-    return collect_moments(
-        calibrated.model,
-        nodes,
-        lambda: bench.sets.choice_samples(MOMENT_SAMPLES),
-        budget=bench.memory,
-        peaks={name: max(seen.maximum, -seen.minimum) for name, seen in calibrated.statistics.items()},
+    return bench.journal.remember(
+        "moments",
+        lambda: bench.journal.scope,
+        lambda: collect_moments(
+            calibrated.model,
+            nodes,
+            lambda: bench.sets.choice_samples(MOMENT_SAMPLES),
+            budget=bench.memory,
+            peaks={name: max(seen.maximum, -seen.minimum) for name, seen in calibrated.statistics.items()},
+        ),
     )
 
 
@@ -219,7 +235,7 @@ def _reduced(kind: str, model: Model, bench: Bench) -> QuantizedModel | None:
     target, name = bench.target, str(bench.backend.NAME)
     if kind == "dynamic":
         known = bench.sets.calibration is not None
-        peaks = channel_peaks(model, bench.sets.calibration_samples, budget=bench.memory) if known else None
+        peaks = _peaks(model, bench, bench.sets.calibration_samples) if known else None
         return quantize_dynamic(model, bench.backend.TABLE, target.int8, exclude=bench.exclude, peaks=peaks)
     if kind in ("float16", "bfloat16"):
         samples = None if bench.sets.calibration is None else bench.sets.calibration_samples
@@ -228,7 +244,11 @@ def _reduced(kind: str, model: Model, bench: Bench) -> QuantizedModel | None:
     moments = None
     if four and bench.sets.calibration is not None:
         nodes = [n for n in model.graph if n.op_type in ("MatMul", "Gemm")]
-        moments = collect_moments(model, nodes, bench.sets.calibration_samples, budget=bench.memory)
+        moments = bench.journal.remember(
+            "moments",
+            lambda: bench.journal.scope,
+            lambda: collect_moments(model, nodes, bench.sets.calibration_samples, budget=bench.memory),
+        )
     return quantize_weights(
         model,
         bits=4 if four else 8,

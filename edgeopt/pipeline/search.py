@@ -16,20 +16,22 @@ from edgeopt import quality
 from edgeopt.budget import CALIB_MEMORY, MAX_FLOAT_MACS
 from edgeopt.interpreter import Interpreter
 from edgeopt.memory import Footprint, footprint
-from edgeopt.model import Model
+from edgeopt.model import Model, digest, node_key
 from edgeopt.pipeline import checks
 from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.journal import Journal
 from edgeopt.plan import Point, Status, Step, StepResult
 from edgeopt.quality import Quality
 from edgeopt.quantize import Calibrated, Choice, QuantizedModel
 from edgeopt.quantize.bare import without_activations
 from edgeopt.quantize.empirical import measure_shifts
+from edgeopt.quantize.placement import Table
 from edgeopt.target import Budget, Target
 
 FLIPS = 2.5
 """Up to two samples may flip by chance."""
 
-FEW = 24
+FEW = 16
 """Samples that a look at weights alone takes: nothing but their rounding is seen, so few are enough."""
 
 SHIFT_SAMPLES = 12
@@ -48,6 +50,7 @@ class Bench:
         limits: the stated ones steer the search for what else does.
         memory: bytes that statistics may hold.
         max_float_macs: share of the multiply-accumulates that the search may keep in float.
+        journal: remembers what takes long.
     """
 
     target: Target
@@ -57,6 +60,7 @@ class Bench:
     limits: Budget = dataclasses.field(default_factory=Budget)
     memory: int = CALIB_MEMORY
     max_float_macs: float = MAX_FLOAT_MACS
+    journal: Journal = dataclasses.field(default_factory=Journal)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -64,18 +68,19 @@ class Search:
     """The state of a walk down the ladder.
 
     Attributes:
-        outputs: of ``model`` on the probes.
+        outputs: of ``model`` on the probes, None until they are asked for.
         finished: ``model`` after the backend's own rewrites.
         seen: quality of ``quantized`` on the choice samples.
         best: of all that was kept, the one with the best answers.
         weights_db: the model last asked for, and its SQNR with exact activations.
-        simulated: the target's runtime is not the one that judges on the way.
+        table: of the target's backend, which may round less than the runtime that judges on the way.
         seconds, float_seconds: of a call of ``quantized`` and of ``model``, a quick look; None in simulation.
+        journal: remembers comparisons.
     """
 
     model: Model
-    outputs: checks.Outputs
-    simulated: bool = False
+    outputs: checks.Outputs | None
+    table: Table
     finished: Model | None = None
     calibrated: Calibrated | None = None
     choice: Choice = dataclasses.field(default_factory=Choice)
@@ -88,6 +93,13 @@ class Search:
     few: Callable[[], quality.Run] | None = None
     weights_db: tuple[QuantizedModel, float] | None = None
     costs: dict[int, tuple[weakref.ref[Model], Footprint]] = dataclasses.field(default_factory=dict)
+    journal: Journal = dataclasses.field(default_factory=Journal)
+
+    def expected(self, sets: Sets) -> checks.Outputs:
+        """``outputs``; the probes are run where nobody has yet."""
+        if self.outputs is None:
+            self.outputs = checks.runs(self.finished or self.model, sets)
+        return self.outputs
 
     def cost(self, model: Model) -> Footprint:
         """The footprint of a model, which no step edits in place; most steps ask for that of the one before."""
@@ -96,7 +108,7 @@ class Search:
             known = self.costs[id(model)] = (weakref.ref(model), footprint(model))
         return known[1]
 
-    def timed(self, model: Model, sets: Sets) -> tuple[Quality, float | None]:
+    def timed(self, quantized: QuantizedModel, sets: Sets) -> tuple[Quality, float | None]:
         """Quality of a reduced model on the choice samples, by the metric of their set where they have labels.
 
         Returns:
@@ -105,27 +117,38 @@ class Search:
         Raises:
             ModelError: the runtime refuses the model, or fails on a sample.
         """
-        self.chosen = self.chosen or remembered(self.model)
-        reference, test = _Watch(self.chosen()), _Watch(Interpreter(model, simulate=self.simulated).run)
-        seen = quality.compare_all(
-            reference,
-            {"": test},
-            sets.choice_samples(),
-            labels=sets.choice_labels(),
-            metric=sets.choice_metric(),
-            groups=sets.choice_groups(),
-        )[""]
-        if self.simulated:
-            return seen, None
-        self.float_seconds = self.float_seconds or reference.fastest
-        return seen, test.fastest
+
+        def compared() -> tuple[Quality, float | None, float | None]:
+            self.chosen = self.chosen or remembered(self.model)
+            reference, test = _Watch(self.chosen()), _Watch(Interpreter(quantized.model, simulate=simulated).run)
+            seen = quality.compare_all(
+                reference,
+                {"": test},
+                sets.choice_samples(),
+                labels=sets.choice_labels(),
+                metric=sets.choice_metric(),
+                groups=sets.choice_groups(),
+            )[""]
+            return seen, None if simulated else test.fastest, self.float_seconds or reference.fastest
+
+        simulated = self.table.simulates(quantized.model.graph, quantized.placement.int8)
+        found = self.journal.remember("compared", lambda: [*self._pair(quantized.model), simulated], compared)
+        seen, seconds, self.float_seconds = found
+        return seen, seconds
+
+    def _pair(self, model: Model) -> list[str]:
+        return [digest(self.model), digest(model)]
 
     def of_weights(self, quantized: QuantizedModel, sets: Sets) -> float:
         """SQNR with rounded weights and exact activations, dB, on ``FEW`` of the choice samples."""
         if self.weights_db is None or self.weights_db[0] is not quantized:
-            self.few = self.few or remembered(self.model)
-            test = Interpreter(without_activations(quantized.model)).run
-            found = quality.compare(self.few(), test, sets.choice_samples(FEW)).sqnr_db
+
+            def compared() -> float:
+                self.few = self.few or remembered(self.model)
+                test = Interpreter(without_activations(quantized.model)).run
+                return quality.compare(self.few(), test, sets.choice_samples(FEW)).sqnr_db
+
+            found = self.journal.remember("weights", lambda: self._pair(quantized.model), compared)
             self.weights_db = quantized, found
         return self.weights_db[1]
 
@@ -177,7 +200,12 @@ def remembered(model: Model) -> Callable[[], quality.Run]:
 
 def shifts(calibrated: Calibrated, choice: Choice, bench: Bench) -> dict[str, np.ndarray]:
     """What the biases of ``calibrated``'s int8 operators have to take up, see ``quantize.empirical``."""
-    return measure_shifts(calibrated, choice, lambda: bench.sets.choice_samples(SHIFT_SAMPLES))
+    nodes = sorted(node_key(node) for node in calibrated.placement.int8)
+    return bench.journal.remember(
+        "shifts",
+        lambda: [bench.journal.scope, nodes, choice.ranges],
+        lambda: measure_shifts(calibrated, choice, lambda: bench.sets.choice_samples(SHIFT_SAMPLES)),
+    )
 
 
 def gate(seen: Quality, limits: Budget) -> str | None:

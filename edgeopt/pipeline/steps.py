@@ -19,11 +19,13 @@ from edgeopt.errors import BundleError
 from edgeopt.model import Model
 from edgeopt.pipeline import checks, frugal
 from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.journal import Journal
 from edgeopt.pipeline.quantizing import try_quantize
 from edgeopt.pipeline.search import Bench, Search, result
+from edgeopt.pipeline.walk import Noted, begin, put_back, state
 from edgeopt.plan import Status, Step, StepResult, next_step
 from edgeopt.quantize import QuantizedModel
-from edgeopt.target import Budget, Target
+from edgeopt.target import Budget, Target, target_dict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ class Outcome:
     plain: str = "float32"
 
     @property
+    def files(self) -> dict[str, Artifact]:
+        """All that is measured: the baseline as ``original``, and the artifacts."""
+        return {**({} if self.baseline is None else {"original": self.baseline}), **self.artifacts}
+
+    @property
     def reduced(self) -> str | None:
         """Precision of the reduced model, None where there is none."""
         return None if self.quantized is None else self.quantized.precision
@@ -75,9 +82,15 @@ def run(
     limits: Budget | None = None,
     memory: int = CALIB_MEMORY,
     max_float_macs: float = MAX_FLOAT_MACS,
+    journal: Journal | None = None,
 ) -> Outcome:
-    """Walk the ladder from the model as loaded. ``rewrites`` are those that steps of the plan name."""
-    search = Search(model=model, outputs=checks.runs(model, sets), simulated=backend.TABLE.simulated)
+    """Walk the ladder from the model as loaded. ``rewrites`` are those that steps of the plan name.
+
+    Args:
+        journal: has what became of the steps in an earlier try of the same walk, and gets what becomes of them now.
+    """
+    journal = journal or Journal()
+    search = Search(model=model, outputs=None, table=backend.TABLE, journal=journal)
     bench = Bench(
         target=target,
         backend=backend,
@@ -86,15 +99,22 @@ def run(
         limits=limits or Budget(),
         memory=memory,
         max_float_macs=max_float_macs,
+        journal=journal,
     )
     by_name = {p.name: p for p in rewrites}
+    walk = begin(journal, search, _facts(bench, lock))
     results: list[StepResult] = []
     while step := next_step(plan, results):
         decision = None if lock is None else locked_decision(lock, step)
         locked = None if decision is None else cast(Status, decision.status)
         if not results or results[-1].status != "skipped":  # a skipped step held no weights of its own
             frugal.release(search.cost(search.model).weight_bytes)
-        if locked in ("skipped", "rolled-back"):
+        known = walk.known(step)
+        if known is not None and not _again(step, known, by_name, search, bench, stage):
+            known = None
+        if known is not None:
+            results.append(dataclasses.replace(known.result, step=step))
+        elif locked in ("skipped", "rolled-back"):
             cost = search.cost(search.finished or search.model)
             results.append(result(step, locked, "as locked", cost, cost, time.perf_counter()))
         elif step.kind == "pass":
@@ -110,6 +130,7 @@ def run(
                 f"the lock kept {step.name}, and here it is {results[-1].status}: {results[-1].reason}",
                 remedy="Build again without --locked.",
             )
+        walk.goes_on(results[-1], search, known)
     return Outcome(
         original=model,
         rewritten=search.model,
@@ -117,6 +138,44 @@ def run(
         quantized=search.quantized,
         results=tuple(results),
     )
+
+
+def _facts(bench: Bench, lock: Lock | None) -> object:
+    """What decides how a walk goes besides its model and the data, as plain JSON values."""
+    return {
+        "target": target_dict(bench.target),
+        "backend": str(bench.backend.NAME),
+        "exclude": sorted(bench.exclude),
+        "limits": dataclasses.asdict(bench.limits),
+        "memory": bench.memory,
+        "max_float_macs": bench.max_float_macs,
+        "lock": None if lock is None else dataclasses.asdict(lock),
+    }
+
+
+def _again(
+    step: Step,
+    known: Noted,
+    by_name: Mapping[str, passes.Pass],
+    search: Search,
+    bench: Bench,
+    stage: Callable[[str], AbstractContextManager[object]],
+) -> bool:
+    """Put the search where a step that is known left it; False, and as it was, where it does not come out there."""
+    if known.result.status != "kept":
+        return True
+    before = dataclasses.replace(search)
+    if step.kind == "pass":
+        search.model, search.outputs = passes.apply(by_name[step.name], search.model, bench.target).model, None
+    elif step.kind == "finish":
+        _try_finish(step, by_name[step.name], search, bench.target, bench.sets)
+    else:
+        with stage(step.name.replace("-", " ")):
+            try_quantize(step, search, bench, known.result.found)
+    if state(search) == known.state:
+        return True
+    put_back(search, before)
+    return False
 
 
 def locked_status(lock: Lock, step: Step) -> Status:
@@ -149,7 +208,7 @@ def _try_pass(step: Step, pass_: passes.Pass, search: Search, target: Target, se
     if applied.count == 0:
         return result(step, "skipped", applied.reason, before, before, started)
     after = search.cost(applied.model)
-    outputs, change = checks.verified(applied.model, search.outputs, pass_, sets)
+    outputs, change = checks.verified(applied.model, search.expected(sets), pass_, sets)
     if outputs is None:
         return result(step, "rolled-back", change, before, after, started)
     search.model, search.outputs = applied.model, outputs
@@ -160,7 +219,7 @@ def _try_finish(step: Step, pass_: passes.Pass, search: Search, target: Target, 
     """The same on the float and on the reduced model; each keeps it or not."""
     plain = search.finished or search.model
     started, before = time.perf_counter(), search.cost(plain)
-    reference = search.outputs
+    reference = search.expected(sets)
     applied = passes.apply(pass_, plain, target)
     reason, refused = applied.reason, False
     if applied.count:

@@ -7,6 +7,7 @@ on one grid add up exactly, and the grids are added in a fixed order at the end.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -22,11 +23,11 @@ RUNGS = 3
 """Grids that are kept, the coarsest: what lies below is less than 2**-24 of the largest block."""
 
 
+@dataclasses.dataclass(eq=False)
 class ExactSum:
     """Accumulates vectors [N, K], one block a row. Exact for up to 2**17 blocks."""
 
-    def __init__(self) -> None:
-        self._grids: dict[int, np.ndarray] = {}
+    _grids: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def add(self, blocks: np.ndarray) -> None:
         """Take finite float64 blocks [N, K]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import numpy as np
 import onnx_ir as ir
@@ -69,13 +69,19 @@ class Table:
         folded: activations that the runtime folds into the quantizer that follows.
         shielded: operators, by type, that the runtime would quantize on its own when they stand in float
             between DequantizeLinear and QuantizeLinear; they get a shield.
-        simulated: the integer kernels are not onnxruntime's: on the way its Q/DQ graphs are judged in float arithmetic.
+        rounded: operators, by type, that onnxruntime, which judges graphs on the way, would quantize on its own when
+            they stand in float, and this runtime would not. A graph with such a one is judged in float arithmetic.
     """
 
     rules: Mapping[str, Rule]
     folded: Set[str]
     shielded: Mapping[str, Shield] = dataclasses.field(default_factory=dict)
-    simulated: bool = False
+    rounded: Set[str] = frozenset()
+
+    def simulates(self, graph: ir.Graph, int8: Iterable[ir.Node]) -> bool:
+        """Whether onnxruntime would quantize more of a Q/DQ graph than the nodes in ``int8``."""
+        keys = {node_key(node) for node in int8} if self.rounded else set()
+        return any(node.op_type in self.rounded and node_key(node) not in keys for node in graph)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

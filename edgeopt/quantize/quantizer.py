@@ -7,7 +7,7 @@ into a graph without running anything, so that choices can be compared one chang
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import onnx_ir as ir
@@ -93,6 +93,7 @@ def calibrate(
     *,
     exclude: Set[str] = frozenset(),
     budget: int | None = None,
+    remember: Callable[[Callable[[], dict[str, Statistics]]], dict[str, Statistics]] = lambda collected: collected(),
 ) -> Calibrated | None:
     """Place, then collect statistics; None when no operator can run in int8.
 
@@ -101,6 +102,7 @@ def calibrate(
     Args:
         samples: feeds by input name; a function that starts them anew where one pass does not fit the budget.
         budget: bytes that statistics and one sample's tensors may hold; None for one pass.
+        remember: gives the statistics, which it may know from an earlier call with the same arguments.
 
     Raises:
         CalibrationError: no samples, or non-finite tensors.
@@ -120,7 +122,7 @@ def calibrate(
     }
     outputs = [v for v in first.values if v.is_graph_output() and v.shape is not None and len(v.shape) >= 3]
     axes |= {str(v.name): 1 for v in outputs}
-    statistics = collect(model, first.values, axes, samples, budget=budget)
+    statistics = remember(lambda: collect(model, first.values, axes, samples, budget=budget))
 
     placement = plan_placement(
         model.ir,

@@ -61,7 +61,7 @@ def sensitivity(calibrated: Calibrated, quantized: QuantizedModel, samples: Iter
         ModelError: the runtime fails on a sample.
     """
     switched, tensors, weights = _with_switches(calibrated, quantized)
-    runner = Interpreter(switched, simulate=calibrated.table.simulated)
+    runner = Interpreter(switched, simulate=bool(calibrated.table.rounded))
     outputs = tuple(spec.name for spec in calibrated.model.outputs)
     off = {name: np.array(False) for name in (*tensors.values(), *weights.values())}
     signal = np.zeros(len(outputs))
