@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from runtime_bench.archive import write_pyz
     from runtime_bench.errors import BenchFailure, RuntimeMissing, VerifyFailure
-    from runtime_bench.golden import pooled_sqnr_db
+    from runtime_bench.golden import pooled_sqnr_db, sqnr_by_output_db
     from runtime_bench.judge.comparison import compare
     from runtime_bench.judge.stability import grade
     from runtime_bench.judge.summary import charged_bytes, summarize
@@ -29,6 +29,7 @@ _HOME = {
     "RuntimeMissing": "errors",
     "VerifyFailure": "errors",
     "pooled_sqnr_db": "golden",
+    "sqnr_by_output_db": "golden",
     "identity": "manifest",
     "EFFORTS": "protocol",
     "Subject": "protocol",
@@ -52,6 +53,7 @@ __all__ = [
     "identity",
     "measure",
     "pooled_sqnr_db",
+    "sqnr_by_output_db",
     "summarize",
     "usable_threads",
     "verify_bundle",

@@ -81,11 +81,16 @@ def pooled_sqnr_db(references: Sequence[Sequence[Any]], outputs: Sequence[Sequen
         references: one list of arrays (in the order of the signature's outputs) a sample.
         outputs: the same, to judge.
     """
+    return min(sqnr_by_output_db(references, outputs))
+
+
+def sqnr_by_output_db(references: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> list[float]:
+    """The SQNR of each output in dB over all samples, in the order of the outputs. Arguments as above."""
     tallies = [Tally() for _ in references[0]]
     for expected, actual in zip(references, outputs):
         for tally, x, y in zip(tallies, expected, actual):
             tally.add(x, y)
-    return min(tally.sqnr_db for tally in tallies)
+    return [tally.sqnr_db for tally in tallies]
 
 
 def difference_in_kind(reference: Any, actual: Any) -> Optional[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from runtime_bench import native as native_
 from runtime_bench.errors import VerifyFailure
@@ -50,7 +50,8 @@ class Contract(NamedTuple):
 
     ``target``, ``arch`` and ``isa`` name the device, its architecture and its instruction-set features as Linux spells
     them; the latter two are empty where the manifest does not tell. ``native`` has artifacts by path that hold the
-    runtime's own graph.
+    runtime's own graph. ``output_tolerances_db`` has, by precision, what each output must reach, in the order of
+    ``outputs``; nothing where the worst of them alone is bound.
     """
 
     backend: str
@@ -67,6 +68,7 @@ class Contract(NamedTuple):
     arch: str = ""
     isa: Sequence[str] = ()
     native: Mapping[str, Native] = {}
+    output_tolerances_db: Mapping[str, Sequence[float]] = {}
 
     @property
     def default(self) -> Artifact:
@@ -135,6 +137,7 @@ def parse(raw: Mapping[str, Any]) -> Contract:
         artifacts=artifacts,
         samples=samples,
         tolerance_db={precision: _tolerance(tolerance, precision) for precision in sorted(needed)},
+        output_tolerances_db=_by_output(tolerance, needed, len(outputs)),
         target=_field(target, "name", str, "target."),
         arch=_field({"arch": "", **target}, "arch", str, "target."),
         isa=_features(target),
@@ -274,6 +277,24 @@ def _paths(paths: Any, count: int, what: str) -> list[str]:
 def _tolerance(tolerance: Mapping[str, Any], precision: str) -> float:
     entry = _field(tolerance, precision, dict, "golden.tolerance.")
     value = entry.get("sqnr_db")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not _is_number(value):
         raise VerifyFailure(9, "{}: golden.tolerance.{}.sqnr_db is not a number".format(NAME, shown(precision)))
     return float(value)
+
+
+def _by_output(tolerance: Mapping[str, Any], needed: Iterable[str], count: int) -> dict[str, list[float]]:
+    """What each output must reach, by precision; older bundles bind the worst output alone."""
+    found = {}
+    for precision in sorted(needed):
+        values = tolerance[precision].get("outputs_db")
+        if values is None:
+            continue
+        if not isinstance(values, list) or len(values) != count or not all(_is_number(v) for v in values):
+            text = "{}: golden.tolerance.{}.outputs_db is not one number for each output"
+            raise VerifyFailure(9, text.format(NAME, shown(precision)))
+        found[precision] = [float(v) for v in values]
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

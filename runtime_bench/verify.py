@@ -31,8 +31,8 @@ def verify_bundle(
 
     Returns ``{"schema", "ok", "checks": [{"name", "ok", "detail"}], "identity", "runtime", "artifacts"}``; an entry of
     ``artifacts`` has ``path``, ``precision``, ``tolerance_db``, ``sqnr_db`` (worst output, over all samples; None if
-    it did not run), ``outputs`` and ``own``, see ``golden.check``. Raises VerifyFailure for a damaged or foreign
-    bundle (code 9) and for a missing or too old runtime (code 6).
+    it did not run), ``outputs`` (each with its own ``tolerance_db``) and ``own``, see ``golden.check``.
+    Raises VerifyFailure for a damaged or foreign bundle (code 9) and for a missing or too old runtime (code 6).
     """
     tell = progress or (lambda text: None)
     root = os.path.abspath(root)
@@ -213,6 +213,9 @@ def _run_golden(root: str, contract: Contract, artifact: Artifact) -> tuple[dict
         return entry, {"name": name, "ok": False, "detail": "it does not run: {}".format(error)}
     entry["outputs"], entry["own"] = answer["outputs"], answer["own"]
     entry["sqnr_db"] = min(output["sqnr_db"] for output in answer["outputs"])
+    own = contract.output_tolerances_db.get(artifact.precision, [tolerance] * len(entry["outputs"]))
+    for output, limit in zip(entry["outputs"], own):
+        output["tolerance_db"] = limit
     return entry, {"name": name, **_judge(entry, len(contract.samples))}
 
 
@@ -238,7 +241,12 @@ def _judge(entry: Mapping[str, Any], samples: int) -> dict[str, Any]:
         detail += ", arg-max agreement {:.1f} %".format(min(shares) * 100)
     if entry["own"] is not None:
         detail += ", " + _own_words(entry["own"])
-    return {"ok": entry["sqnr_db"] >= entry["tolerance_db"], "detail": detail}
+    under = [o for o in entry["outputs"] if o["sqnr_db"] < o["tolerance_db"]]
+    if under and entry["sqnr_db"] >= entry["tolerance_db"]:
+        worst = max(under, key=lambda o: float(o["tolerance_db"] - o["sqnr_db"]))
+        text = "{}: SQNR {:.1f} dB against float, at least {:.1f} dB; {}"
+        detail = text.format(worst["name"], worst["sqnr_db"], worst["tolerance_db"], detail)
+    return {"ok": not under and entry["sqnr_db"] >= entry["tolerance_db"], "detail": detail}
 
 
 def _own_words(own: Mapping[str, Any]) -> str:

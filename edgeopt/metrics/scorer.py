@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ class Scorer:
         weighted_mean: the rows are ``(value, weight)`` and the figure is the weighted mean of the values.
         right: the values are 1 for right and 0 for wrong, the weights 1.
         answer: the decision in the outputs of one sample; None where the outputs hold none.
+        show: an answer in words; None where it speaks for itself.
         agreement: what it means that two answers agree.
         units: for each sample the unit that is resampled, where the metric itself says so.
         compact: rows are kept in 32 bits.
@@ -55,6 +56,7 @@ class Scorer:
     weighted_mean: bool = False
     right: bool = False
     answer: Callable[[Outputs], Hashable | None] | None = None
+    show: Callable[[Any], str] | None = None
     agreement: str = "top-1"
     units: npt.NDArray[np.int64] | None = None
     compact: bool = False

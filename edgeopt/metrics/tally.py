@@ -15,11 +15,12 @@ from edgeopt.metrics.scorer import Label, Numbers, Outputs, Scorer
 
 
 class Rows:
-    """The rows of one model, 4 or 8 bytes a number."""
+    """The rows of one model, 4 or 8 bytes a number; ``last`` is that of the newest sample."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
         self.width = 0
+        self.last: Numbers = np.zeros(0)
         self._kept = array.array("f" if scorer.compact else "d")
 
     def add(self, outputs: Outputs, feeds: Outputs, label: Label) -> None:
@@ -33,7 +34,7 @@ class Rows:
             raise CalibrationError(
                 f"metric {self.scorer.name}: gives {len(row)} numbers for a sample and {self.width} for those before."
             )
-        self.width = len(row)
+        self.width, self.last = len(row), row
         self._kept.extend(row.tolist())
 
     def all(self) -> Numbers:

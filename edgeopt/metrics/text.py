@@ -64,6 +64,12 @@ def cer(*, blank: int, charset: Sequence[str] | None, axes: str, output: str | N
         steps = _steps(value, axes)
         return None if steps is None else greedy(steps, blank)
 
+    def show(classes: tuple[int, ...]) -> str:
+        if charset is None:
+            return " ".join(map(str, classes))
+        letters = [*charset[:blank], "", *charset[blank:]]
+        return "".join(letters[k] if k < len(letters) else "\ufffd" for k in classes)
+
     def reduce(outputs: Outputs, feeds: Outputs, label: Label) -> tuple[float, float]:
         where, value = pick(outputs, output, "CER")
         steps = _steps(value, axes)
@@ -84,6 +90,7 @@ def cer(*, blank: int, charset: Sequence[str] | None, axes: str, output: str | N
         prepare=weighted_mean,
         weighted_mean=True,
         answer=decode,
+        show=show,
         agreement="decoded text",
     )
 

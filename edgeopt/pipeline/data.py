@@ -106,6 +106,11 @@ class Sets:
         assert self.evaluation is not None
         return self._judging(calibration.samples(self.evaluation, self.inputs, self.run))
 
+    def evaluation_positions(self) -> Iterator[int]:
+        """Position of each of them in the set as stored."""
+        assert self.evaluation is not None
+        return self._judging(self.evaluation.indices)
+
     def _judging(self, items: Iterable[T]) -> Iterator[T]:
         return (item for index, item in enumerate(items) if self._judges(index))
 
@@ -265,8 +270,18 @@ def _try_metric(model: Model, scorer: Scorer | None, labels: Iterator[Label] | N
 
 def spread(data_set: DataSet, inputs: tuple[TensorSpec, ...], run: Run | None = None) -> tuple[Feeds, ...]:
     """``PROBES`` samples, evenly spread over the set."""
-    stride = max(1, data_set.count // PROBES)
+    stride = _stride(data_set)
     return tuple(itertools.islice(calibration.samples(data_set, inputs, run), 0, stride * PROBES, stride))
+
+
+def _stride(data_set: DataSet) -> int:
+    return max(1, data_set.count // PROBES)
+
+
+def probed(data_set: DataSet) -> tuple[int, ...]:
+    """Positions of those samples in the set as stored."""
+    stride = _stride(data_set)
+    return tuple(itertools.islice(data_set.indices, 0, stride * PROBES, stride))
 
 
 def _noise(inputs: tuple[TensorSpec, ...]) -> tuple[Feeds, ...]:

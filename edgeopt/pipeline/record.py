@@ -18,6 +18,7 @@ from edgeopt.calibration import raw
 from edgeopt.findings import custom
 from edgeopt.memory import timeline
 from edgeopt.model import Model
+from edgeopt.pipeline import guard
 from edgeopt.pipeline.choose import BackendChoice
 from edgeopt.pipeline.data import Sets
 from edgeopt.pipeline.decide import Final, toolchain
@@ -43,6 +44,7 @@ class Finished:
     golden: Golden
     measured: Measured
     final: Final
+    frontier: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def shipped(self) -> list[str]:
@@ -53,7 +55,8 @@ class Finished:
 def content(build: Finished) -> Content:
     """Assemble the bundle's files."""
     outcome, name = build.final.judged.outcome, build.name
-    manifest = _manifest(build)
+    guarded = _guarded(build)
+    manifest, pictures = _manifest(build, guarded.section), guarded.pictures
     shipped = [outcome.artifacts[p] for p in build.shipped]
     files: dict[str, Path | bytes] = {_path(name, artifact): artifact.path for artifact in shipped}
     files |= {_data_path(name, artifact): a.path for artifact in shipped if (a := artifact.data) is not None}
@@ -74,7 +77,10 @@ def content(build: Finished) -> Content:
         "decisions.lock": bundle.lock_text(lock),
         **_outcomes(build, lock.source_sha256),
         **{f"measurements/{key}.json": _json(value) for key, value in measurements.items()},
-        **report.render(manifest, [json.loads(row) for row in diary.splitlines()], measurements, _timelines(build)),
+        **pictures,
+        **report.render(
+            manifest, [json.loads(row) for row in diary.splitlines()], measurements, _timelines(build), pictures
+        ),
     }
     return Content(manifest=manifest, device_files=files, record_files=records)
 
@@ -102,7 +108,14 @@ def _timelines(build: Finished) -> dict[str, list[Json]]:
     }
 
 
-def _manifest(build: Finished) -> Json:
+def _guarded(build: Finished) -> guard.Account:
+    judged = build.final.judged
+    reduced, why = judged.outcome.reduced, judged.refused
+    refused = {} if reduced is None or why is None else {reduced: why}
+    return guard.account(judged.quality, build.final.default, refused, build.sets, build.budget)
+
+
+def _manifest(build: Finished, guarded: Json) -> Json:
     final, measured, target, choice, sets = build.final, build.measured, build.target, build.choice, build.sets
     judged, model = final.judged, final.judged.outcome.original
     artifacts = []
@@ -121,7 +134,7 @@ def _manifest(build: Finished) -> Json:
                 **_data(build.name, artifact),
             }
         )
-    quality = _quality(final, sets)
+    quality = {**_quality(final, sets), **guarded}
     memory = {s["name"]: s["memory"] for s in (measured.record or {}).get("subjects", []) if s.get("memory")}
     return {
         "schema": bundle.SCHEMA,
@@ -154,6 +167,7 @@ def _manifest(build: Finished) -> Json:
         "placement": _placement(final),
         "memory": memory,
         "budget": _budget(build.budget, final),
+        "frontier": dict(build.frontier),
         "measured_on": _measured_on(target, measured),
         "verdict": {
             "text": verdict(final, measured, target),
@@ -167,7 +181,7 @@ def _native(name: str, artifacts: Sequence[Artifact]) -> Json:
     found = {
         _path(name, artifact): {"options": dict(artifact.options), "bound": dict(artifact.bound)}
         for artifact in artifacts
-        if artifact.portable is not None
+        if artifact.portable is not None or artifact.options
     }
     return {"native": found} if found else {}
 

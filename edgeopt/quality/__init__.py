@@ -23,12 +23,18 @@ from edgeopt.quality.gating import DROP_CEILING as DROP_CEILING
 from edgeopt.quality.gating import FLOOR_DB as FLOOR_DB
 from edgeopt.quality.gating import LOST_DB as LOST_DB
 from edgeopt.quality.gating import gate as gate
+from edgeopt.quality.limits import Limit as Limit
+from edgeopt.quality.limits import limits as limits
 from edgeopt.quality.result import DIGITS as DIGITS
 from edgeopt.quality.result import Agreement as Agreement
 from edgeopt.quality.result import Metric as Metric
 from edgeopt.quality.result import Quality as Quality
 from edgeopt.quality.tally import MAX_SLICES as MAX_SLICES
 from edgeopt.quality.tally import Tally
+from edgeopt.quality.worst import WORST as WORST
+from edgeopt.quality.worst import Look as Look
+from edgeopt.quality.worst import Worst
+from edgeopt.quality.worst import WorstSample as WorstSample
 
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
@@ -76,12 +82,16 @@ def compare_all(
     metric: Scorer | MetricSpec | str | None = None,
     groups: npt.NDArray[np.int64] | None = None,
     carry: Carry | None = None,
+    worst: bool = False,
+    look: Look | None = None,
 ) -> dict[str, Quality]:
     """``compare`` for several artifacts, with one run of the reference for each sample.
 
     Args:
         groups: number of the group of every sample, for intervals; each stands alone when None.
         carry: states that go from sample to sample.
+        worst: keep the samples on which each artifact is worst.
+        look: makes a picture of the inputs of those.
     """
     spec = metrics.named(metric) if isinstance(metric, str) else metric
     scorer = metrics.scorer(spec) if isinstance(spec, MetricSpec) else spec
@@ -91,10 +101,12 @@ def compare_all(
     begins = itertools.repeat(True) if carry is None else iter(carry.starts)
     carried = () if carry is None else carry.inputs
     rows = None if scorer is None else Rows(scorer)
-    tallies, digest = {name: Tally(scorer) for name in tests}, SampleDigest(leave_out=[c.name for c in carried])
+    tallies = {name: Tally(scorer, Worst(scorer, look) if worst else None) for name in tests}
+    digest = SampleDigest(leave_out=[c.name for c in carried])
+    units = itertools.repeat(None) if groups is None else iter(groups.tolist())
     last: dict[str, Mapping[str, np.ndarray]] = {}
     for feeds in samples:
-        label, begin = next(known), next(begins, True)
+        label, begin, unit = next(known), next(begins, True), next(units, None)
         digest.add(feeds, label)
         expected = reference(feeds)
         if rows is not None:
@@ -102,7 +114,7 @@ def compare_all(
         for name, test in tests.items():
             fed = feeds if begin else {**feeds, **_states(carried, feeds, last[name])}
             found = test(fed)
-            tallies[name].add(expected, found, fed, label)
+            tallies[name].add(expected, found, fed, label, unit=unit, before=None if rows is None else rows.last)
             if carried:
                 last[name] = found
     return {name: tally.quality(rows, digest.hexdigest(), groups) for name, tally in tallies.items()}

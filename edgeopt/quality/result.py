@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 
 from edgeopt.metrics.scorer import Better, Unit
-from edgeopt.outcomes import Outcomes
+from edgeopt.outcomes import Drop, Outcomes
 from edgeopt.plan import Drift
+from edgeopt.quality.worst import WorstSample
 
 DIGITS: Mapping[Unit, str] = {"share": ".2%", "index": ".4f", "number": ".4g"}
 """How a value of a metric is written."""
@@ -65,6 +66,14 @@ class Quality:
 
     ``outcomes`` has the artifact sample by sample: by the metric where that is a mean over samples, else whether its
     answers are the float model's; None where the outputs hold no answer.
+
+    Attributes:
+        broken: samples with NaN, infinity or another shape where the float model gives numbers.
+        units: samples, or groups of them, that are independent of each other.
+        half_widths_db: of the 95 % interval of the SQNR, by output or slice; nothing where it is not known.
+        agreement_interval: the 95 % interval of ``agreement.top1``.
+        paired: of a metric that is right or wrong by sample, where each stands alone: what was lost and gained.
+        worst: the samples on which the artifact is worst, where they were asked for.
     """
 
     samples: int
@@ -74,6 +83,12 @@ class Quality:
     metric: Metric | None
     finite: bool
     outcomes: Outcomes | None = None
+    broken: int = 0
+    units: int = 0
+    half_widths_db: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    agreement_interval: tuple[float, float] | None = None
+    paired: Drop | None = None
+    worst: tuple[WorstSample, ...] = ()
 
     @property
     def sqnr_db(self) -> float:

@@ -19,6 +19,7 @@ def render(
     diary: Sequence[dict[str, Any]],
     measurements: Mapping[str, dict[str, Any]],
     timelines: Mapping[str, Sequence[dict[str, Any]]],
+    pictures: Mapping[str, bytes] | None = None,
 ) -> dict[str, bytes]:
     """Write the four files of a bundle that people and release scripts read. Same input, same bytes.
 
@@ -28,6 +29,7 @@ def render(
         measurements: ``edgeopt.measurement/2`` by name; the first, by name, that holds the default artifact's
             precision is shown.
         timelines: precision -> ``{"key", "op", "live_bytes"}`` a node, in execution order.
+        pictures: PNG files by path in the bundle, of the worst samples; the page has them inside.
 
     Raises:
         ValueError: a value is NaN or infinite, which JSON cannot say.
@@ -35,8 +37,8 @@ def render(
     found = summary(manifest, diary, measurements)
     report = json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return {
-        "report.html": page(manifest, diary, measurements, timelines, found).encode(),
-        "report.md": markdown(manifest, diary, measurements, timelines, found).encode(),
+        "report.html": page(manifest, diary, measurements, timelines, found, pictures or {}).encode(),
+        "report.md": markdown(manifest, diary, measurements, timelines, found, pictures or {}).encode(),
         "report.json": f"{report}\n".encode(),
         "README.md": readme(manifest, found).encode(),
     }

@@ -78,6 +78,15 @@ def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     for precision, tolerance in sorted((golden.get("tolerance") or {}).items()):
         limit = text.decibels(tolerance["sqnr_db"])
         found.append((f"verify, {precision}", f"SQNR of at least {limit} against the float model on golden inputs"))
+        own = tolerance.get("outputs_db") or ()
+        found += [
+            (f"verify, {precision}, {entry['name']}", f"at least {text.decibels(least)}")
+            for entry, least in zip(manifest["signature"]["outputs"], own)
+        ]
+    frozen = (manifest.get("quality") or {}).get("golden")
+    if frozen:
+        places = ", ".join(map(str, frozen["positions"]))
+        found.append(("Golden inputs", f"samples {places} of “{frozen['set']}”"))
     return found
 
 

@@ -38,7 +38,7 @@ def amount(name: str, value: float | None) -> str:
         return text.MISSING
     if "drop" in name:
         return text.percent(value, 2)
-    if name == "latency" or (name[:1] == "p" and name[1:2].isdigit()):
+    if name in ("latency", "load") or (name[:1] == "p" and name[1:2].isdigit()):
         return f"{text.number(value)} ms"
     return text.size(value)
 
@@ -50,7 +50,7 @@ def steps(diary: Sequence[Json]) -> Json:
     return {
         "bars": _bars(diary),
         "tried": grid(
-            ("Step", "Result", ">Weights", ">Peak activations", ">Worst SQNR", ">Latency after/before", ">Took"),
+            ("!Step", "Result", ">Weights", ">Peak activations", ">Worst SQNR", ">Latency after/before", ">Took"),
             [_row(number, row) for number, row in tried],
             notes=["; ".join(part for part in (row["reason"], row["step"]["why"]) if part) for _, row in tried],
         ),
@@ -64,7 +64,7 @@ def steps(diary: Sequence[Json]) -> Json:
 def _row(number: int, row: Json) -> tuple[str | Cell, ...]:
     before, after = row["before"], row["after"]
     return (
-        f"{number}. {row['step']['name']}",
+        f"{number}. {text.shorten(row['step']['name'], 40)}",
         Cell(text=STATUS[row["status"]], css=f"status {row['status']}"),
         change(before["weight_bytes"], after["weight_bytes"]),
         change(before["peak_activation_bytes"], after["peak_activation_bytes"]),

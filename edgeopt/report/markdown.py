@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgeopt.report import decided, stability, text
+from edgeopt.report import decided, guard, stability, text
 from edgeopt.report.contract import contract
 from edgeopt.report.curve import curve
+from edgeopt.report.frontier import frontier
 from edgeopt.report.grid import Grid, grid
 from edgeopt.report.latency import latency
 from edgeopt.report.machine import environment
@@ -32,6 +33,7 @@ def markdown(
     measurements: Mapping[str, Json],
     timelines: Mapping[str, Sequence[Json]],
     found: Json,
+    pictures: Mapping[str, bytes],
 ) -> str:
     """Render the Markdown report; every name is escaped."""
     md = text.escape_markdown
@@ -40,6 +42,7 @@ def markdown(
     held = memory(found["memory"], None, timelines, graded)
     steps, quality = decided.steps(diary), decided.quality(found["quality"])
     searched = curve(diary)
+    tried = frontier(found.get("frontier"))
     placement = decided.placement(manifest.get("placement") or {})
     machine = environment(found["latency"], measurements, found["measured_on"] or {})
     promised = contract(manifest)
@@ -63,8 +66,10 @@ def markdown(
     parts += _bullets([line for _, line in held.get("timeline_legend", [])], "Live activations, ")
     parts += _section("Steps", "", steps["tried"], steps["skipped"])
     parts += _section("Precision", searched["lead"], searched["table"])
+    parts += _section("Candidates", tried["lead"], tried["table"])
     parts += _section("What stayed float", placement["lead"], placement["reasons"])
     parts += _section("Quality", quality["lead"], _pairs(quality["facts"]), quality["outputs"])
+    parts += _guard(found["quality"], found["default"]["precision"], pictures)
     parts += _section("Environment", machine["lead"], machine["ran"], _pairs(machine.get("facts", [])))
     parts += _bullets([f"not known, {key}: {reason}" for key, reason in machine.get("unknown", [])])
     stated = [grid((title, "Value"), pairs) for title, pairs in promised["preprocessing"]]
@@ -74,6 +79,20 @@ def markdown(
     )
     parts += _section("Contract", "", *grids)
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def _guard(quality: Mapping[str, Any] | None, precision: str, pictures: Mapping[str, bytes]) -> list[str]:
+    """Limits and worst samples, of what ships and of what was refused."""
+    parts, worst = [], guard.worst(quality, precision, pictures, (quality or {}).get("metric"))
+    if (limits := guard.limits(quality)).rows:
+        parts += ["### Limits", limits.markdown()]
+    if worst["lead"]:
+        parts += ["### Worst samples", text.escape_markdown(worst["lead"])]
+        parts += [worst["table"].markdown()] if worst["table"].rows else []
+    for entry in guard.refused(quality, pictures):
+        parts += [f"### {text.escape_markdown(entry['title'])}", text.escape_markdown(entry["reason"])]
+        parts += [table.markdown() for table in (entry["limits"], entry["worst"]["table"]) if table.rows]
+    return parts
 
 
 def _section(title: str, lead: str, *grids: Grid) -> list[str]:

@@ -10,9 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from edgeopt.report import decided, stability, text
+from edgeopt.report import decided, guard, stability, text
 from edgeopt.report.contract import contract
 from edgeopt.report.curve import curve
+from edgeopt.report.frontier import frontier
 from edgeopt.report.latency import charts, latency
 from edgeopt.report.machine import course, environment
 from edgeopt.report.memory import memory
@@ -30,6 +31,7 @@ def page(
     measurements: Mapping[str, Json],
     timelines: Mapping[str, Sequence[Json]],
     found: Json,
+    pictures: Mapping[str, bytes],
 ) -> str:
     """Render the page."""
     budget = (manifest.get("budget") or {}).get("peak_bytes")
@@ -57,6 +59,12 @@ def page(
         "curve": curve(diary),
         "placement": decided.placement(manifest.get("placement") or {}),
         "quality": decided.quality(found["quality"]),
+        "limits": guard.limits(found["quality"]),
+        "worst": guard.worst(
+            found["quality"], found["default"]["precision"], pictures, (found["quality"] or {}).get("metric")
+        ),
+        "refused": guard.refused(found["quality"], pictures),
+        "frontier": frontier(found.get("frontier"), budget),
         "environment": environment(found["latency"], measurements, found["measured_on"] or {}),
         "course": course(found["latency"], measurements),
         "contract": contract(manifest),

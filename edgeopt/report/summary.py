@@ -35,8 +35,10 @@ def summary(manifest: Mapping[str, Any], diary: Sequence[Mapping[str, Any]], mea
         "latency": _latency(default["precision"], measurements),
         "quality": manifest.get("quality"),
         "budget": (manifest.get("budget") or {}).get("checked", []),
+        **({"frontier": manifest["frontier"]} if manifest.get("frontier") else {}),
         "placement": {key: (manifest.get("placement") or {}).get(key) for key in ("int8", "fused", "float")},
         "steps": [_step(row) for row in diary],
+        **({"frontier": manifest["frontier"]} if manifest.get("frontier") else {}),
     }
 
 

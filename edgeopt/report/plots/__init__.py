@@ -13,11 +13,13 @@ from edgeopt.report.plots.ecdf import Curve, ecdf
 from edgeopt.report.plots.histogram import histogram
 from edgeopt.report.plots.live import Steps, timeline
 from edgeopt.report.plots.marks import CAUSES, Mark, dash, key, stairs
+from edgeopt.report.plots.scatter import Dot, scatter
 
 __all__ = [
     "CAUSES",
     "Bar",
     "Curve",
+    "Dot",
     "Mark",
     "Panel",
     "Scale",
@@ -33,6 +35,7 @@ __all__ = [
     "ecdf",
     "histogram",
     "key",
+    "scatter",
     "stairs",
     "ticks",
     "timeline",
