@@ -21,7 +21,10 @@ BUILT_FOR = ("onnxruntime", "openvino")
 QUANTIZE = ("auto", "static", "dynamic", "weights-int8", "weights-int4", "float16", "bfloat16", "none")
 """What a build may be asked to reduce weights and activations to."""
 
-CALIB_MEMORY = 256_000_000
+OBJECTIVES = ("memory", "latency", "size", "quality")
+"""What a build may be asked to make as good as it can within its limits."""
+
+CALIB_MEMORY = 192_000_000
 """Bytes that the statistics of a calibration may hold, unless told otherwise."""
 
 MAX_FLOAT_MACS = 0.2
@@ -33,6 +36,8 @@ class Budget:
     """What the artifact may cost, and what its outputs must hold; ``None`` is no limit.
 
     Attributes:
+        peak_bytes: of memory: runtime and model.
+        load_ms: from a path to a session that is ready.
         max_drop: largest drop of the metric, as a share (0.01 = 1 %).
         min_sqnr_db: smallest SQNR of any output against the float model, in dB.
         max_error: largest absolute error by output name.
@@ -42,6 +47,7 @@ class Budget:
     artifact_bytes: int | None = None
     latency_ms: float | None = None
     latency_percentile: float = 0.95
+    load_ms: float | None = None
     max_drop: float | None = None
     min_sqnr_db: float | None = None
     max_error: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -52,18 +58,32 @@ class Budget:
         stated = {"max_drop": self.max_drop, "min_sqnr_db": self.min_sqnr_db, "max_error": dict(self.max_error) or None}
         return {name: value for name, value in stated.items() if value is not None}
 
+    @property
+    def measured(self) -> list[str]:
+        """Names of the limits that need a measurement."""
+        percentile = f"p{self.latency_percentile * 100:g}"
+        limits = {"memory": self.peak_bytes, percentile: self.latency_ms, "load": self.load_ms}
+        return [name for name, limit in limits.items() if limit is not None]
+
+    def over(self, below: Budget) -> Budget:
+        """These limits where they are stated, those of ``below`` elsewhere; a percentile goes with its latency."""
+        found = {k: v for k, v in vars(self).items() if v is not None and k not in ("latency_percentile", "max_error")}
+        if self.latency_ms is not None:
+            found["latency_percentile"] = self.latency_percentile
+        return dataclasses.replace(below, **found, max_error={**below.max_error, **self.max_error})
+
 
 def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
-    """Read ``memory=64MB,size=5MB,p95=20ms`` and ``1%``. kB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024.
+    """Read ``memory=64MB,size=5MB,p95=20ms,load=200ms`` and ``1%``; kB and MB are powers of 1000, KiB and MiB of 1024.
 
     Raises:
         ValueError: unknown key or unit, a repeated key, a number that is missing, zero or without its unit.
     """
-    peak = artifact = latency = None
+    peak = artifact = latency = load = None
     percentile, seen = 0.95, set()
     for part in (text or "").split(",") if (text or "").strip() else ():
         key, equals, amount = (piece.strip() for piece in part.partition("="))
-        known = ("memory", "size", *_PERCENTILES)
+        known = ("memory", "size", *_PERCENTILES, "load")
         if key not in known:
             raise ValueError(f'budget: unknown limit "{key}".{did_you_mean(key, known)} Known: {", ".join(known)}.')
         if not equals:
@@ -74,13 +94,20 @@ def parse_budget(text: str | None, max_drop: str | None = None) -> Budget:
         seen.add(kind)
         if kind == "latency":
             latency, percentile = float(_quantity(f"budget {key}", amount, _MILLISECONDS)), _PERCENTILES[key]
+        elif kind == "load":
+            load = float(_quantity("budget load", amount, _MILLISECONDS))
         elif kind == "memory":
             peak = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
         else:
             artifact = max(1, int(_quantity(f"budget {key}", amount, _BYTES)))
     drop = None if max_drop is None else parse_share("max-drop", max_drop)
     return Budget(
-        peak_bytes=peak, artifact_bytes=artifact, latency_ms=latency, latency_percentile=percentile, max_drop=drop
+        peak_bytes=peak,
+        artifact_bytes=artifact,
+        latency_ms=latency,
+        latency_percentile=percentile,
+        load_ms=load,
+        max_drop=drop,
     )
 
 

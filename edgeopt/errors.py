@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class EdgeoptError(Exception):
     """Base of every error a user can meet.
@@ -39,9 +41,17 @@ class CalibrationError(TargetError):
 
 
 class BudgetError(EdgeoptError):
-    """No footprint within the budget was reached; the message names the smallest one and the shortfall."""
+    """No footprint within the budget was reached; the message names the smallest one and the shortfall.
+
+    Args:
+        diary: what was tried: a row a candidate, as plain values.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, *, remedy: str | None = None, diary: Sequence[Mapping[str, object]] = ()) -> None:
+        super().__init__(message, remedy=remedy)
+        self.diary = tuple(diary)
 
 
 class ToolchainError(EdgeoptError):

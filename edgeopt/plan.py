@@ -27,8 +27,9 @@ class Step:
     """One change to try.
 
     Attributes:
-        kind: ``"pass"`` (a rewrite that keeps semantics), ``"quantize"``, ``"finish"`` (a rewrite of all artifacts) or
-            ``"lower"`` (another file for the same graph).
+        kind: ``"pass"`` (a rewrite that keeps semantics), ``"quantize"``, ``"finish"`` (a rewrite of all artifacts),
+            ``"lower"`` (another file for the same graph), ``"option"`` (how the runtime runs it) or ``"candidate"``
+            (all of them, for one runtime and one kind of reduction).
         params: plain JSON values.
         requires: name of the step that must have been kept before this one makes sense.
     """
@@ -146,6 +147,42 @@ def ladder(
         case kind:
             steps = (_reduced(kind, exclude),)
     return (*rewrites, *steps, *finishing)
+
+
+CANDIDATE = "candidate"
+"""Kind of the steps that are whole candidates."""
+
+_KINDS = {
+    "float16": "half the bytes at next to no loss",
+    "dynamic": "weights in a quarter of the bytes, and activations rounded by what they are",
+    "weights-int8": "weights in a quarter of the bytes, nothing else is rounded",
+    "weights-int4": "weights in an eighth of the bytes",
+}
+"""What is tried after ``auto``, in the order of what it may cost in quality."""
+
+
+def candidates(backends: Sequence[str], asked: str = "auto", *, reducible: bool, known: bool) -> tuple[Step, ...]:
+    """Whole candidates in the order in which a planner tries them: other runtimes before more loss.
+
+    Args:
+        backends: that can build here, the preferred one first.
+        asked: kind of reduction; a person who names one gets no other.
+        reducible: the model computes in float32 and can be run here.
+        known: there are real inputs, so that what is lost can be seen.
+    """
+    kinds = [asked]
+    if asked == "auto" and reducible:
+        kinds += [kind for kind in _KINDS if known or kind != "dynamic"]
+    return tuple(
+        Step(
+            kind=CANDIDATE,
+            name=f"{backend} {kind}",
+            params={"backend": backend, "quantize": kind},
+            why=_KINDS.get(kind, "what a build does that nothing presses"),
+        )
+        for kind in kinds
+        for backend in backends
+    )
 
 
 STATIC = "quantize-int8"

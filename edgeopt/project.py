@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgeopt.budget import (
     BUILT_FOR,
+    OBJECTIVES,
     QUANTIZE,
     Budget,
     parse_budget,
@@ -42,7 +43,7 @@ _PATHS = ("model", "weights", "calib", "eval", "custom_ops", "bundles")
 _KEYS = (
     *("name", *_PATHS, "budget", "max_drop", "exclude", "shapes", "effort", "seconds", "threads"),
     *("input", "input_layout", "input_color", "fold_limit", "force_eval", "keep_custom_ops"),
-    *("backend", "quantize", "calib_memory", "min_sqnr", "max_error", "max_float_macs"),
+    *("backend", "quantize", "calib_memory", "min_sqnr", "max_error", "max_float_macs", "objective"),
 )
 
 
@@ -83,6 +84,7 @@ class Settings:
     min_sqnr: str | None = None
     max_error: Mapping[str, float] | None = None
     max_float_macs: str | None = None
+    objective: str | None = None
 
     def over(self, below: Settings) -> Settings:
         """These settings where they are stated, ``below`` elsewhere; budgets and shapes are merged by name.
@@ -201,6 +203,7 @@ def _settings(table: Table, folder: Path) -> Settings:
         min_sqnr=_number_or_text(table, "min_sqnr"),
         max_error=_errors(table),
         max_float_macs=text("max_float_macs"),
+        objective=text("objective", OBJECTIVES),
     )
     for check in (
         lambda: budget_of(found),

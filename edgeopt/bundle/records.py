@@ -151,9 +151,14 @@ def _lock(row: Mapping[str, Any], source: str) -> Lock:
 def diary_lines(results: Iterable[StepResult]) -> bytes:
     """The file ``diary.jsonl``: a JSON object a step. An infinite SQNR (no error) is null, minus infinity "-inf"."""
     return b"".join(
-        json.dumps(_row(result), ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
-        for result in results
+        json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
+        for row in diary_rows(results)
     )
+
+
+def diary_rows(results: Iterable[StepResult]) -> list[dict[str, Any]]:
+    """The rows of a diary as plain values."""
+    return [_row(result) for result in results]
 
 
 def _row(result: StepResult) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,16 @@ def show(manifest: Json, summary: Json, root: Path) -> None:
     result_table(*_table(manifest, summary))
     sys.stderr.write("\n")
     fields([*_steps(manifest), *_next(manifest, root)])
+
+
+def show_diary(rows: Sequence[Json]) -> None:
+    """Print on stderr what a build tried that found nothing within the budget."""
+    tried = [row for row in rows if row["status"] != "skipped" or row["step"]["kind"] == "candidate"]
+    if sys.stderr is None or not tried:
+        return
+    sys.stderr.write("\n")
+    result_table(["tried", "result", "why"], [[row["step"]["name"], row["status"], row["reason"]] for row in tried])
+    sys.stderr.write("\n")
 
 
 def quality_text(quality: Json) -> str:

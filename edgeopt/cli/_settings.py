@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeopt.budget import BUILT_FOR, CALIB_MEMORY, MAX_FLOAT_MACS, QUANTIZE
+from edgeopt.budget import BUILT_FOR, CALIB_MEMORY, MAX_FLOAT_MACS, OBJECTIVES, QUANTIZE
 from edgeopt.cli import _options as options
 
 if TYPE_CHECKING:
     from edgeopt.pipeline import Request
     from edgeopt.project import Settings
+
+ALL = "all"
+"""In the place of a target: every profile. `edgeopt plan` takes it."""
 
 _EFFORTS = ("none", "quick", "standard", "release")
 
@@ -36,7 +39,12 @@ _OPTIONS = (
     ),
     click.option("--calib", metavar="SET", help="Calibration set: a .toml, .npz, .npy, a folder, or 'random'."),
     click.option("--eval", "evaluate", metavar="SET", help="Evaluation set, best with labels and a metric."),
-    click.option("--budget", metavar="TEXT", help="Limits, such as memory=64MB,size=5MB,p95=20ms."),
+    click.option("--budget", metavar="TEXT", help="Limits, such as memory=64MB,size=5MB,p95=20ms,load=200ms."),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        help="Try everything and ship what is best by it.  [default: the first that holds the budget]",
+    ),
     click.option(
         "--max-drop", metavar="SHARE", help="Largest drop of the metric, such as 1%.  [default: not clearly above 1%]"
     ),
@@ -54,7 +62,7 @@ _OPTIONS = (
         "--quantize", type=click.Choice(QUANTIZE), help="What to reduce weights and activations to.  [default: auto]"
     ),
     click.option("--max-float-macs", metavar="SHARE", help="What the search may keep in float.  [default: 20%]"),
-    click.option("--calib-memory", metavar="SIZE", help="What statistics may hold in memory.  [default: 256MB]"),
+    click.option("--calib-memory", metavar="SIZE", help="What statistics may hold in memory.  [default: 192MB]"),
     click.option("--exclude", multiple=True, metavar="NODE", help="Keep a node in float, by name or key; repeatable."),
     options.shape_option,
     click.option("--name", help="Name of the bundle and its files.  [default: the model's]"),
@@ -145,7 +153,11 @@ def _request(flags: Settings, target: str | None, trust_pickle: bool) -> Request
         raise click.UsageError(
             "Missing option --target: which device is it for? `edgeopt targets list` shows the profiles."
         )
-    settings = flags if project is None else flags.over(project.for_target(load_target(named)))
+    settings = (
+        flags
+        if project is None
+        else flags.over(project.settings if named == ALL else project.for_target(load_target(named)))
+    )
     if settings.model is None:
         raise click.UsageError(f'{found} names no model: add `model = "FILE"`, or name one.')
     try:
@@ -186,4 +198,5 @@ def _request(flags: Settings, target: str | None, trust_pickle: bool) -> Request
         quantize=settings.quantize or "auto",
         calib_memory=memory,
         max_float_macs=share,
+        objective=settings.objective,
     )

@@ -32,7 +32,7 @@ model = {model}
 # min_sqnr = 25                  # dB, the smallest of any output against the float model
 # quantize = "auto"              # static, dynamic, weights-int8, weights-int4, float16, bfloat16 or none
 # max_float_macs = "20%"         # multiply-accumulates that the search may keep in float to hold the limits above
-# calib_memory = "256MB"         # what the statistics of a calibration may hold
+# calib_memory = "192MB"         # what the statistics of a calibration may hold
 # exclude = []                   # nodes that stay in float; `edgeopt inspect MODEL --nodes` lists them
 # threads = 4                    # the target's when absent
 # seconds = 60                   # upper bound on the measurement's time
@@ -51,6 +51,7 @@ model = {model}
 # memory = "64MB"                # peak, runtime and model
 # size = "5MB"
 # p95 = "20ms"
+# load = "200ms"                 # until the runtime has the model
 
 # [max_error]                    # largest absolute error by output
 # "NAME" = 0.05

@@ -93,7 +93,8 @@ def run_now(
     """Measure the subjects ``A`` and ``B`` in alternation and return the measurement.
 
     Args:
-        a, b: with equal signatures. A bare model runs with the options of the other side where that is a bundle.
+        a, b: with equal signatures. A bare model runs with the options of the other side where that is a bundle for the
+            same runtime.
         effort, threads, seconds, progress: as ``runtime_bench.measure`` takes them.
         measure: stands in for ``runtime_bench.measure`` in tests.
 
@@ -104,15 +105,14 @@ def run_now(
     import runtime_bench
 
     take = measure or runtime_bench.measure
-    options = {"A": a.options, "B": b.options}
-    given = next((found for found in options.values() if found is not None), {})
+    given = {side.runner: side.options for side in (b, a) if side.options is not None}
     subjects = [
         runtime_bench.Subject(
             name=name,
             path=str(side.path),
             sha256=side.sha256,
             runner=side.runner,
-            options={**(given if options[name] is None else options[name] or {}), **side.own},
+            options={**(given.get(side.runner, {}) if side.options is None else side.options), **side.own},
             file=side.file,
             precision=side.precision,
             data=None if side.data is None else str(side.data),

@@ -1,4 +1,4 @@
-"""What A and B are: a bundle, an ONNX model, or a recorded measurement; ``PATH#NAME`` chooses inside it."""
+"""What A and B are: a bundle, an ONNX model, an IR, or a recorded measurement; ``PATH#NAME`` chooses inside it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt import bundle, loaders
+from edgeopt.backends.openvino import runtime
 from edgeopt.bundle import MEND, Bundle
 from edgeopt.comparing.recording import check_measurement, read_measurement
 from edgeopt.errors import BenchError, BundleError, EdgeoptError, ModelError, ToolchainError, did_you_mean
@@ -179,6 +180,8 @@ def open_artifact(source: Source, shapes: Mapping[str, tuple[int, ...]] | None =
 
 
 def _bare(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
+    if source.path.suffix == ".xml":
+        return _openvino(source, shapes)
     model = loaders.load(source.path, shapes=shapes)
     if model.origin.format != "onnx":
         text = f"{source.path} is {model.origin.format}: only ONNX models run as they are"
@@ -192,6 +195,28 @@ def _bare(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
         precision=None,
         inputs=model.inputs,
         outputs=model.outputs,
+    )
+
+
+def _openvino(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
+    """An IR of OpenVINO, another tool's perhaps, with its weights beside it."""
+    if shapes:
+        raise ModelError(f"{source.path} has the shapes that it was written with", remedy="Leave --shape out.")
+    data = source.path.with_suffix(".bin")
+    if not data.is_file():
+        raise ModelError(f"{data} is missing: it holds the weights of {source.path.name}", remedy="Put it beside it.")
+    inputs, outputs = runtime.signature(source.path)
+    return Artifact(
+        given=source.given,
+        path=source.path,
+        file=source.path.name,
+        sha256=file_sha256(source.path),
+        bytes=source.path.stat().st_size + data.stat().st_size,
+        precision=None,
+        inputs=inputs,
+        outputs=outputs,
+        runner="openvino",
+        data=data,
     )
 
 

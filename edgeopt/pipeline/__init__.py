@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tempfile
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from edgeopt import bundle, loaders, passes
+from edgeopt import bundle, loaders
 from edgeopt.bundle import Bundle
-from edgeopt.memory import footprint
 from edgeopt.model import select_keys
-from edgeopt.pipeline import admit, data, decide, frugal, golden, measure, native, pixels, record, steps
+from edgeopt.pipeline import admit, data, decide, keys, pixels, planner, record
+from edgeopt.pipeline.candidate import Brief
+from edgeopt.pipeline.candidate import Stage as Stage
 from edgeopt.pipeline.choose import choose_backend, settle_backend
 from edgeopt.pipeline.request import Request as Request
-from edgeopt.pipeline.request import check_data, wish
-from edgeopt.plan import ladder
+from edgeopt.pipeline.request import check_data, limits
 from edgeopt.target import load_target
-
-Stage = Callable[[str], AbstractContextManager[object]]
-"""Progress: entered around every stage with its title."""
 
 
 def silent(title: str) -> AbstractContextManager[object]:
@@ -35,7 +30,7 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
     Raises:
         ModelError, TargetError, CalibrationError: bad input, before any work.
         QualityError: the budget needs a step that the quality gate refuses.
-        BudgetError: the smallest footprint reached is over the budget.
+        BudgetError: nothing that was tried holds the budget.
         BundleError: the destination is not ours to replace, or cannot be written.
     """
     target = load_target(request.target)
@@ -69,58 +64,33 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
         choice = settle_backend(choice, target, model, request.backend)
     asked = pixels.Asked(kind=request.input_type, layout=request.input_layout, color=request.input_color)
     taken = pixels.take(model, sets, asked, lock, stage)
-    model, sets = taken.model, taken.sets
+    sets = taken.sets
     if lock is not None:
         lock.check_data(sets.digests())
-    weights = footprint(model).weight_bytes
-    rewrites = (*passes.normalize(request.fold_limit), *passes.FUSIONS)
-    finishing = choice.backend.passes(target)
-    wanted = wish(request, model, exclude)
-    plan = ladder(
-        steps.steps_of("pass", rewrites),
-        calibrated=sets.calibration is not None,
-        wanted=wanted,
-        finishing=steps.steps_of("finish", finishing),
-    )
-    with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
-        work = Path(folder)
-        outcome = steps.run(
-            plan,
-            (*rewrites, *finishing),
-            model,
-            target,
-            choice.backend,
-            sets,
-            exclude=exclude,
+    kept = keys.journal_of(request, taken.model, sets, stage)
+    with kept as notes, tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
+        brief = Brief(
+            request=request,
+            name=name,
+            target=target,
+            admitted=admitted,
+            taken=taken,
+            budget=limits(request, target),
+            exclude=frozenset(exclude),
             lock=lock,
-            stage=stage,
-            limits=request.budget,
-            memory=request.calib_memory,
-            max_float_macs=request.max_float_macs,
+            journal=notes,
         )
-        outcome = dataclasses.replace(taken.conclude(outcome), plain=admitted.precision)
-        frugal.release(weights)
-        with stage("lower"):
-            outcome = steps.lower(outcome, choice.backend, target, name, work)
-            outcome = native.apply(outcome, choice.backend, target, sets, work, lock)
-        with stage("judge quality"):
-            judged = decide.judge(outcome, sets, request.budget, target, choice.backend, lock, request.quantize)
-            samples = golden.record(outcome, sets, choice.backend, work)
-        frugal.release(weights)
-        with stage(f"measure ({request.effort})"):
-            threads = request.threads or target.threads
-            effort = request.effort if admitted.runnable else "none"
-            measured = measure.run(outcome, samples, effort=effort, threads=threads, seconds=request.seconds)
-        final = decide.choose(judged, measured, target, request.budget, lock)
+        decided = planner.decide_on(brief, choice, Path(folder), stage)
         with stage("write bundle"):
             finished = record.Finished(
                 name=name,
                 target=target,
-                choice=choice,
+                choice=decided.made.choice,
                 sets=sets,
-                budget=request.budget,
-                golden=samples,
-                measured=measured,
-                final=final,
+                budget=brief.budget,
+                golden=decided.made.golden,
+                measured=decided.made.measured,
+                final=decided.final,
+                frontier=decided.frontier,
             )
             return bundle.write(request.out, record.content(finished))

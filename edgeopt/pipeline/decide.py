@@ -17,7 +17,10 @@ from edgeopt.findings import subgraphs
 from edgeopt.host import probe
 from edgeopt.interpreter import Interpreter
 from edgeopt.model import Model, node_key
+from edgeopt.pipeline import keys, thumbnail
 from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.journal import Journal
+from edgeopt.pipeline.limits import Check, broken_by, checked, shortfall
 from edgeopt.pipeline.measure import Measured
 from edgeopt.pipeline.steps import Outcome
 from edgeopt.plan import REDUCED, STATIC, StepResult
@@ -37,6 +40,7 @@ class Judged:
         quality: by precision; over the evaluation set (``full``), over the probes where there is none.
         fused: read-back by precision.
         refused: why the reduced model does not ship although it was built; None when it does or was not.
+        asked: what a person asked the model to be reduced to, one of ``budget.QUANTIZE``.
     """
 
     outcome: Outcome
@@ -45,16 +49,7 @@ class Judged:
     full: bool
     fused: Mapping[str, Any]
     refused: str | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Check:
-    """One budget line against a measured figure."""
-
-    name: str
-    limit: float
-    measured: float | None
-    ok: bool
+    asked: str = "auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,11 +83,13 @@ def judge(
     backend: ModuleType,
     lock: Lock | None,
     asked: str = "auto",
+    journal: Journal | None = None,
 ) -> Judged:
     """Compare the reduced artifact with the model as loaded on the evaluation set; fall back to float when it fails.
 
     Args:
         asked: what a person asked the model to be reduced to; with ``"auto"`` float will do.
+        journal: has what an earlier try of the build saw.
 
     Raises:
         QualityError: a lock keeps it and the gate refuses it here; or it was asked for and misses a stated limit.
@@ -105,14 +102,20 @@ def judge(
     libraries = outcome.original.origin.libraries
     fused = {p: backend.fused(a.portable or a.path, sources[p][0], target, sources[p][1]) for p, a in artifacts.items()}
     judging = sets.evaluation
-    seen = quality.compare_all(
-        Interpreter(outcome.original).run,
-        {p: backend.interpreter(a.path, libraries, optimize=a.optimize).run for p, a in artifacts.items()},
-        sets.probes if judging is None else sets.evaluation_samples(),
-        labels=sets.labels(),
-        metric=sets.metric(),
-        groups=sets.groups(),
-        carry=sets.carry(),
+    seen = (journal or Journal()).remember(
+        "judged",
+        lambda: keys.of_judgement(outcome.original, artifacts),
+        lambda: quality.compare_all(
+            Interpreter(outcome.original).run,
+            {p: backend.interpreter(a.path, libraries, optimize=a.optimize).run for p, a in artifacts.items()},
+            sets.probes if judging is None else sets.evaluation_samples(),
+            labels=sets.labels(),
+            metric=sets.metric(),
+            groups=sets.groups(),
+            carry=sets.carry(),
+            worst=judging is not None,
+            look=thumbnail.look(judging, sets.inputs),
+        ),
     )
     refused = None
     if reduced is not None and reduced in seen:
@@ -137,6 +140,7 @@ def judge(
         full=judging is not None,
         fused=fused,
         refused=refused,
+        asked=asked,
     )
 
 
@@ -155,56 +159,60 @@ def _unjudged(outcome: Outcome, backend: ModuleType) -> Judged:
     )
 
 
-def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, lock: Lock | None) -> Final:
+def choose(
+    judged: Judged,
+    measured: Measured,
+    target: Target,
+    budget: Budget,
+    lock: Lock | None,
+    ships: str | None = None,
+) -> Final:
     """Apply the timing veto and the budget; a lock replays the veto it holds and takes no new one.
+
+    What a person asked for by name ships although it is slower, with a warning.
+
+    Args:
+        ships: precision that was chosen among all candidates by an objective; nothing vetoes it but the budget.
 
     Raises:
         BudgetError: nothing built fits; names the smallest footprint reached and the shortfall.
         QualityError: the reduced model would fit and the gate refused it.
     """
+    artifacts, plain = judged.outcome.artifacts, judged.outcome.plain
+    reduced = next((p for p in artifacts if p != plain), plain)
     default, reason, code = judged.default, judged.refused, "quality" if judged.refused else ""
-    now = toolchain(judged.outcome.artifacts)
-    warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(now)]
-    plain = judged.outcome.plain
-    reduced = next((p for p in judged.outcome.artifacts if p != plain), plain)
-    float_fits = not _violations(plain, judged, measured, budget)
+    warnings = [] if lock is None else [f"replayed with {c}" for c in lock.toolchain_changes(toolchain(artifacts))]
+    float_fits = not broken_by(plain, artifacts, measured, budget)
     ratio = None if measured.grade == "invalid" or reduced == plain else measured.ratio(plain, reduced)
-    sizes = {precision: artifact.bytes for precision, artifact in judged.outcome.artifacts.items()}
-    ships = default == reduced != plain
-    if ships and sizes[reduced] >= sizes[plain] and float_fits:
-        default, reason, code = plain, "it is not smaller than the fused float model", "size"
-    elif ships and ratio is not None:
-        figures = f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
-        if ratio[1] > VETO_RATIO and lock is None and comparable(target) and float_fits:
+    smaller = artifacts[reduced].bytes < artifacts[plain].bytes
+    if default == reduced != plain:
+        veto = lock is None and ships is None and comparable(target) and float_fits and judged.asked == "auto"
+        if ships == plain:
+            default, reason, code = plain, "the objective is reached better in float", "objective"
+        elif not smaller and float_fits and ships is None:
+            default, reason, code = plain, "it is not smaller than the fused float model", "size"
+        elif ratio is not None and ratio[1] > VETO_RATIO and veto:
             default, code = plain, "slower"
-            reason = f"slower than the fused float model on this kind of processor ({figures})"
-        elif ratio[1] > 1:
-            warnings.append(
-                f"{reduced} is slower than the fused float model on the build host ({figures}): "
-                "it ships for its size; measure on the device"
-            )
-        elif ratio[2] >= 1:
-            warnings.append(
-                f"{reduced} is not clearly faster than the fused float model on the build host ({figures}): "
-                "it ships for its size"
-            )
+            reason = f"slower than the fused float model on this kind of processor ({_interval(ratio)})"
+        else:
+            warnings += _slower(reduced, ratio)
     fused = None if measured.grade == "invalid" else measured.ratio("original", plain)
     if fused is not None and measured.verdict("original", plain) == "slower" and comparable(target):
         warnings.append(
-            f"the rewritten float model is slower than the original here ({fused[0]:.2f}x, {fused[1]:.2f} to "
-            f"{fused[2]:.2f}): please report the network; `edgeopt compare` tells more"
+            f"the rewritten float model is slower than the original here ({_interval(fused)}): "
+            "please report the network; `edgeopt compare` tells more"
         )
-    if default == reduced != plain and float_fits and _violations(reduced, judged, measured, budget):
+    if default == reduced != plain and float_fits and broken_by(reduced, artifacts, measured, budget):
         default, reason, code = plain, "the budget holds in float only", "budget"
-    broken = _violations(default, judged, measured, budget)
-    if broken and judged.refused is not None and not _violations(reduced, judged, measured, budget):
+    broken = broken_by(default, artifacts, measured, budget)
+    if broken and judged.refused is not None and not broken_by(reduced, artifacts, measured, budget):
         raise QualityError(
             f"the budget needs {reduced}, and {reduced} does not hold the quality: {judged.refused}",
             remedy="Raise the limits on quality or the budget, add calibration data, or keep layers in float with "
             "--exclude.",
         )
     if broken:
-        raise BudgetError(_shortfall(judged, measured, broken), remedy="Raise the budget or take a smaller network.")
+        raise BudgetError(shortfall(artifacts, measured, broken), remedy="Raise the budget or take a smaller network.")
     results = tuple(
         dataclasses.replace(r, latency_ratio=ratio) if r.step.name == _maker(judged) else r
         for r in judged.outcome.results
@@ -226,9 +234,24 @@ def choose(judged: Judged, measured: Measured, target: Target, budget: Budget, l
         default=default,
         results=results,
         reason_codes=codes,
-        checks=tuple(_checks(default, judged, measured, budget)),
+        checks=checked(default, artifacts, measured, budget),
         warnings=tuple(warnings),
     )
+
+
+def _interval(ratio: tuple[float, float, float]) -> str:
+    return f"{ratio[0]:.2f}x, {ratio[1]:.2f} to {ratio[2]:.2f}"
+
+
+def _slower(reduced: str, ratio: tuple[float, float, float] | None) -> list[str]:
+    """What a person must know about the speed of a reduced model that ships."""
+    if ratio is None or ratio[2] < 1:
+        return []
+    how, then = ("slower", "; measure on the device") if ratio[1] > 1 else ("not clearly faster", "")
+    return [
+        f"{reduced} is {how} than the fused float model on the build host ({_interval(ratio)}): "
+        f"it ships for its size{then}"
+    ]
 
 
 def _maker(judged: Judged) -> str | None:
@@ -248,62 +271,3 @@ def comparable(target: Target) -> bool:
     """Whether a timing on this machine says something about the target: same architecture and instruction set."""
     host = probe()
     return host.arch == target.arch and set(target.isa) <= set(host.isa)
-
-
-def _checks(precision: str, judged: Judged, measured: Measured, budget: Budget) -> list[Check]:
-    """The budget's lines against measured figures. A line that could not be measured is not ok."""
-    checks = []
-
-    def add(name: str, limit: float | None, figure: float | None) -> None:
-        if limit is not None:
-            checks.append(Check(name=name, limit=limit, measured=figure, ok=figure is not None and figure <= limit))
-
-    add("memory", budget.peak_bytes, measured.peak_bytes(precision))
-    add("size", budget.artifact_bytes, judged.outcome.artifacts[precision].bytes)
-    percentile = budget.latency_percentile
-    add(f"p{percentile * 100:g}", budget.latency_ms, measured.latency_ms(precision, percentile))
-    return checks
-
-
-def _violations(precision: str, judged: Judged, measured: Measured, budget: Budget) -> list[Check]:
-    if precision not in judged.outcome.artifacts:
-        return [Check(name="artifact", limit=0, measured=None, ok=False)]
-    return [c for c in _checks(precision, judged, measured, budget) if not c.ok]
-
-
-def _shortfall(judged: Judged, measured: Measured, broken: list[Check]) -> str:
-    units = {"memory": "bytes of peak memory", "size": "bytes of artifact"}
-    parts = []
-    for check in broken:
-        figures = {
-            p: next((c.measured for c in _checks(p, judged, measured, _only(check)) if c.measured is not None), None)
-            for p in judged.outcome.artifacts
-        }
-        known = {p: f for p, f in figures.items() if f is not None}
-        unit = units.get(check.name, "ms")
-        if not known:
-            why = "nothing was measured" if measured.record is None else "this machine does not tell"
-            if unit == "ms":
-                why = measured.missing(float(check.name[1:]) / 100)
-            parts.append(
-                f"{check.name} could not be measured ({why}), so the budget of {check.limit:,.6g} {unit} is not held"
-            )
-            continue
-        best = min(known, key=lambda p: known[p])
-        parts.append(
-            f"the smallest {check.name} reached is {_figure(known[best], unit)} {unit} ({best}); "
-            f"the budget is {_figure(check.limit, unit)}: {_figure(known[best] - check.limit, unit)} too many"
-        )
-    return "over budget: " + "; ".join(parts)
-
-
-def _figure(value: float, unit: str) -> str:
-    return f"{value:.4g}" if unit == "ms" else f"{value:,.0f}"
-
-
-def _only(check: Check) -> Budget:
-    if check.name == "memory":
-        return Budget(peak_bytes=int(check.limit))
-    if check.name == "size":
-        return Budget(artifact_bytes=int(check.limit))
-    return Budget(latency_ms=check.limit, latency_percentile=float(check.name[1:]) / 100)

@@ -74,6 +74,20 @@ class Measured:
         value = summarize(subject).get("median_ns" if percentile == 0.5 else f"p{percentile * 100:g}_ns")
         return None if value is None else float(value) / 1e6
 
+    def load_ms(self, name: str) -> float | None:
+        """The longest that any process took from a path to a session; None when nothing was measured."""
+        from runtime_bench import summarize
+
+        subject = self.subject(name)
+        longest = None if subject is None else summarize(subject)["load"]["max_ns"]
+        return None if longest is None else float(longest) / 1e6
+
+    def runtime_bytes(self, name: str) -> int | None:
+        """What the runtime takes with a model of one node; None when unreadable."""
+        subject = self.subject(name)
+        stage = ((subject or {}).get("memory") or {}).get("runtime")
+        return None if stage is None else stage["bytes"]
+
 
 def run(outcome: Outcome, golden: Golden, *, effort: str, threads: int, seconds: float | None) -> Measured:
     """Measure the model as loaded (``original``) and every artifact on the golden inputs.

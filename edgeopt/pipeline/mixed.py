@@ -33,8 +33,8 @@ MARGIN_DB = 1.0
 """The search aims this far above a stated SQNR: other samples than those that calibrate have to hold it too. Where that
 is out of reach, the best that holds the limit itself will do."""
 
-MARGIN_ERROR = 0.5
-"""And at this share of a stated largest error: an extreme of a few samples, whose ranges are known, says little."""
+MARGIN_ERROR = 0.7
+"""And at this share of a stated largest error: the extreme of a few samples is not that of many."""
 
 QUIET = 0.05
 """Weight of the error of outputs that hold their limits beside those that do not."""
@@ -77,7 +77,12 @@ def search_precision(
     if why is None:
         return result(step, "skipped", "every limit on quality holds without it", before, before, started)
     shares = mac_shares(search.model, bench.sets)
-    errors = sensitivity(search.calibrated, search.quantized, _few(search, bench, shares.total))
+    calibrated, quantized = search.calibrated, search.quantized
+    errors = bench.journal.remember(
+        "sensitivity",
+        lambda: bench.journal.scope,
+        lambda: sensitivity(calibrated, quantized, _few(search, bench, shares.total)),
+    )
     sets = ranking(
         search.calibrated,
         errors,
@@ -193,7 +198,7 @@ def _try(
     assert search.calibrated is not None
     choice = dataclasses.replace(search.choice, float_nodes=nodes, **change)
     quantized = quantize.quantize(calibrated or search.calibrated, choice)
-    seen, seconds = search.timed(quantized.model, bench.sets)
+    seen, seconds = search.timed(quantized, bench.sets)
     return Tried(nodes=nodes, quantized=quantized, seen=seen, seconds=seconds, refused=gate(seen, limits))
 
 

@@ -11,7 +11,7 @@ from edgeopt.errors import CalibrationError, ModelError, did_you_mean
 from edgeopt.model import Model
 from edgeopt.pipeline.data import Sets
 from edgeopt.plan import Wanted
-from edgeopt.target import Budget
+from edgeopt.target import Budget, Target
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class Request:
         effort: of the measurement: ``quick``, ``standard``, ``release``, or ``none``.
         threads: for the measurement; the target's when None.
         locked: a ``decisions.lock`` or a bundle to replay.
+        resume: go on from what an earlier try of this build found out, and keep that until one ends well.
+        work: folder for the journal of a build; beside ``out`` when None.
         weights: ``.pth`` or ``.safetensors`` file for a factory ``package.module:function``.
         force_eval: take a network captured in training mode as if it had been exported in eval mode.
         custom_ops: shared library with the custom operators of the model.
@@ -38,6 +40,8 @@ class Request:
         quantize: one of ``plan.QUANTIZE``.
         calib_memory: bytes that the statistics of a calibration may hold.
         max_float_macs: share of the multiply-accumulates that the search may keep in float.
+        objective: one of ``budget.OBJECTIVES``: try everything, and ship what is best by it; None stops at the first
+            that holds the budget.
     """
 
     model: Path
@@ -53,6 +57,8 @@ class Request:
     seconds: float | None = None
     threads: int | None = None
     locked: Path | None = None
+    resume: bool = False
+    work: Path | None = None
     trust_pickle: bool = False
     weights: Path | None = None
     force_eval: bool = False
@@ -66,6 +72,15 @@ class Request:
     quantize: str = "auto"
     calib_memory: int = CALIB_MEMORY
     max_float_macs: float = MAX_FLOAT_MACS
+    objective: str | None = None
+
+
+def limits(request: Request, target: Target) -> Budget:
+    """The limits of the request, and where it states none those of the target that this build can check."""
+    own = target.budget
+    if request.effort == "none":
+        own = dataclasses.replace(own, peak_bytes=None, latency_ms=None, load_ms=None)
+    return request.budget.over(own)
 
 
 def wish(request: Request, model: Model, exclude: Set[str]) -> Wanted:

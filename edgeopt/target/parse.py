@@ -6,13 +6,14 @@ import math
 import re
 
 from edgeopt import host
+from edgeopt.budget import Budget, parse_budget
 from edgeopt.target.types import BACKENDS, FACTS, FORMATS, OPTIMIZED, SCHEMA, Fact, Int8Scheme, Target
 from edgeopt.tomlfile import Table
 from runtime_bench.profile import loads
 
 _KEYS = (
     *("schema", "name", "aliases", "description", "backends", "arch", "isa", "threads", "opset_max"),
-    *("ir_version_max", "int8", "runtime", "facts", "notes", "format", "optimized"),
+    *("ir_version_max", "int8", "runtime", "facts", "notes", "format", "optimized", "budget"),
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5}){0,3}")
@@ -24,8 +25,10 @@ def parse(table: Table) -> Target:
     table.text("schema", choices=(SCHEMA,))
     name = table.text("name")
     for word in (name, *table.texts("aliases")):
-        if word and (word == "host" or not _NAME.fullmatch(word)):
-            table.problem("name", f'"{word}" cannot name a target: lower-case letters, digits, ".", "-", not "host".')
+        if word and (word in ("host", "all") or not _NAME.fullmatch(word)):
+            table.problem(
+                "name", f'"{word}" cannot name a target: lower-case letters, digits, ".", "-", not "host" or "all".'
+            )
     arch = table.text("arch", choices=host.ARCHES)
     target = Target(
         name=name,
@@ -43,6 +46,7 @@ def parse(table: Table) -> Target:
         notes=table.texts("notes"),
         format=table.text("format", "onnx", choices=FORMATS),
         optimized=table.text("optimized", "portable", choices=OPTIMIZED),
+        budget=_parse_budget(table.table("budget")),
     )
     table.table("facts").only(tuple(FACTS))
     for problem in _contradictions(target):
@@ -66,6 +70,15 @@ def _parse_runtime(table: Table) -> dict[str, str]:
         if version and not _VERSION.fullmatch(version):
             table.problem(name, f'"{version}" is not a version like "1.17.0".')
     return versions
+
+
+def _parse_budget(table: Table) -> Budget:
+    """Limits as the option --budget takes them, one a key."""
+    try:
+        return parse_budget(",".join(f"{key}={table.text(key)}" for key in table.data))
+    except ValueError as error:  # it names the key
+        table.problems.append(str(error))
+        return Budget()
 
 
 def _parse_fact(table: Table) -> Fact:

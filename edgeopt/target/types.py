@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgeopt.budget import Budget
+
 SCHEMA = "edgeopt.target/1"
 BACKENDS = ("onnxruntime", "tensorrt", "openvino", "litert")
 """Names a profile may list; which of them this version can build is the backends' business."""
@@ -75,6 +77,7 @@ class Target:
         aliases: other names of the same profile.
         format: ``"onnx"`` or ``"ort"``, what onnxruntime is given.
         optimized: ``"native"`` where onnxruntime's own optimized graph is to be shipped, else ``"portable"``.
+        budget: limits that hold for every build for this device, unless the build states others.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Target:
     aliases: tuple[str, ...] = ()
     format: str = "onnx"
     optimized: str = "portable"
+    budget: Budget = dataclasses.field(default_factory=Budget)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,4 +111,6 @@ class TargetInfo:
 def target_dict(target: Target) -> dict[str, Any]:
     """The target as plain JSON values, for the manifest."""
     raw = dataclasses.asdict(dataclasses.replace(target, runtime=dict(target.runtime), facts=dict(target.facts)))
+    if target.budget == Budget():
+        del raw["budget"]
     return {key: list(value) if isinstance(value, tuple) else value for key, value in raw.items()}

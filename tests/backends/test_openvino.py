@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -15,12 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt import bundle, loaders
+from edgeopt.backends import onnxruntime, registry
 from edgeopt.backends import openvino as backend
-from edgeopt.backends import registry
 from edgeopt.backends.openvino import conversion, ir_file, readback, runtime
+from edgeopt.comparing import now, sources
 from edgeopt.errors import BundleError, ModelError, ToolchainError
 from edgeopt.interpreter import Interpreter
-from edgeopt.model import Model
+from edgeopt.model import Model, save
 from edgeopt.pipeline import Request, build
 from edgeopt.pipeline.choose import choose_backend, settle_backend
 from edgeopt.quantize import Choice, calibrate, quantize
@@ -29,6 +31,7 @@ from runtime_bench import runners
 from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.layers import Layer, from_layers
 from tests.backends import networks
+from tests.unit.quantize import nets
 
 pytest.importorskip("openvino")
 
@@ -348,3 +351,47 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+def test_a_graph_is_simulated_where_onnxruntime_would_round_more() -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
+    sigmoid = helper.make_node("Sigmoid", ["c"], ["y"], name="sigmoid")
+    arrays = {"w": np.ones((1, 1, 1, 1), np.float32)}
+    graph = nets.make([conv, sigmoid], [("x", [1, 1, 4, 4])], [("y", [1, 1, 4, 4])], arrays).graph
+    both = list(graph)
+    assert not backend.TABLE.simulates(graph, both)
+    assert backend.TABLE.simulates(graph, both[:1])
+    assert not onnxruntime.TABLE.simulates(graph, [])
+
+
+def test_onnxruntime_shields_what_the_other_lists() -> None:
+    assert backend.TABLE.rounded == set(onnxruntime.TABLE.shielded)
+
+
+def test_compare_takes_an_ir_as_it_is(tmp_path: Path) -> None:
+    import openvino
+
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv")
+    made = nets.make([conv], [("x", [1, 1, 4, 4])], [("y", [1, 1, 4, 4])], {"w": np.ones((1, 1, 1, 1), np.float32)})
+    save(made, tmp_path / "m.onnx")
+    openvino.save_model(openvino.Core().read_model(tmp_path / "m.onnx"), tmp_path / "m.xml", compress_to_fp16=False)
+    found = sources.open_artifact(sources.locate(tmp_path / "m.xml"))
+    assert (found.runner, found.options, found.data) == ("openvino", None, tmp_path / "m.bin")
+    specs = [str(spec) for spec in (*found.inputs, *found.outputs)]
+    assert specs == ["x: float32[1, 1, 4, 4]", "y: float32[1, 1, 4, 4]"]
+    bundled = dataclasses.replace(
+        sources.open_artifact(sources.locate(tmp_path / "m.onnx")), options={"provider": "CPUExecutionProvider"}
+    )
+    taken: list[Any] = []
+
+    def measure(subjects: list[Any], *_: object, **__: object) -> dict[str, Any]:
+        taken.extend(subjects)
+        return {}
+
+    now.run_now(bundled, found, effort="quick", threads=1, measure=measure)
+    assert [subject.options for subject in taken] == [{"provider": "CPUExecutionProvider"}, {}]
+    with pytest.raises(ModelError, match="has the shapes that it was written with"):
+        sources.open_artifact(sources.locate(tmp_path / "m.xml"), {"x": (1, 1, 4, 4)})
+    (tmp_path / "m.bin").unlink()
+    with pytest.raises(ModelError, match=r"m\.bin is missing"):
+        sources.open_artifact(sources.locate(tmp_path / "m.xml"))

@@ -183,7 +183,11 @@ def test_quality_that_falls_is_rolled_back_with_its_reason(tmp_path: Path) -> No
     with pytest.raises(QualityError, match="budget needs int8"):
         build(
             request(
-                tmp_path / "no", calib=str(tmp_path / "dark.npz"), evaluate=EVAL, budget=Budget(artifact_bytes=60_000)
+                tmp_path / "no",
+                calib=str(tmp_path / "dark.npz"),
+                evaluate=EVAL,
+                budget=Budget(artifact_bytes=60_000),
+                quantize="static",
             )
         )
     assert not (tmp_path / "no").exists()
@@ -193,7 +197,7 @@ def test_budgets_name_the_shortfall(tmp_path: Path, brief: dict[str, str]) -> No
     fits = build(request(tmp_path / "fits", budget=Budget(artifact_bytes=60_000), **brief))
     assert fits.manifest["budget"]["checked"][0]["ok"] is True
     with pytest.raises(BudgetError, match=r"smallest size reached is 4\d,\d{3} bytes.*\(int8\).*10,000"):
-        build(request(tmp_path / "size", budget=Budget(artifact_bytes=10_000), **brief))
+        build(request(tmp_path / "size", budget=Budget(artifact_bytes=10_000), quantize="static", **brief))
     with pytest.raises(BudgetError, match=r"smallest memory reached is"):
         build(request(tmp_path / "memory", budget=Budget(peak_bytes=1_000_000), effort="quick", seconds=3, **brief))
     with pytest.raises(BudgetError, match="could not be measured"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from decimal import Decimal
 
 import pytest
@@ -18,10 +19,24 @@ def test_nothing_is_no_limit() -> None:
 
 
 def test_all_limits_at_once() -> None:
-    found = parse_budget("memory=64MB, size = 5.5 MiB,p99=20ms", "1.5%")
+    found = parse_budget("memory=64MB, size = 5.5 MiB,p99=20ms,load=0.2s", "1.5%")
     assert found == Budget(
-        peak_bytes=64_000_000, artifact_bytes=5_767_168, latency_ms=20.0, latency_percentile=0.99, max_drop=0.015
+        peak_bytes=64_000_000,
+        artifact_bytes=5_767_168,
+        latency_ms=20.0,
+        latency_percentile=0.99,
+        load_ms=200.0,
+        max_drop=0.015,
     )
+    assert found.measured == ["memory", "p99", "load"]
+
+
+def test_limits_over_those_of_a_device_win_one_by_one() -> None:
+    device = parse_budget("memory=64MB,p99=20ms,load=1s")
+    found = parse_budget("p50=2ms,size=1MB", "1%").over(device)
+    assert found == dataclasses.replace(parse_budget("memory=64MB,p50=2ms,load=1s,size=1MB"), max_drop=0.01)
+    assert parse_budget("size=1MB").over(device).latency_percentile == 0.99
+    assert Budget(max_error={"y": 1.0}).over(Budget(max_error={"y": 2.0, "z": 3.0})).max_error == {"y": 1.0, "z": 3.0}
 
 
 @given(st.integers(1, 10**9), st.sampled_from(sorted(UNITS)), st.sampled_from(["memory", "size"]))
@@ -56,7 +71,7 @@ def test_max_drop(percent: Decimal) -> None:
         (
             "mem=1MB",
             None,
-            'budget: unknown limit "mem". Did you mean "memory"? Known: memory, size, p50, p90, p95, p99.',
+            'budget: unknown limit "mem". Did you mean "memory"? Known: memory, size, p50, p90, p95, p99, load.',
         ),
         ("memory=1MB,", None, 'budget: unknown limit "". Known:'),
         ("memory", None, 'budget: "memory" has no value; write memory=<number><unit>.'),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import ModelError, ToolchainError
+from edgeopt.model import TensorSpec
 from runtime_bench.errors import BenchFailure, RuntimeMissing
 from runtime_bench.runners import openvino as runner
 
@@ -84,6 +85,23 @@ class Compiled:
             raise ModelError(f"the model fails on a sample: {runner.sentence(str(error))}") from error
         found = [self._request.get_output_tensor(index).data for index in range(len(self.outputs))]
         return {name: np.array(value) for name, value in zip(self.outputs, found)}
+
+
+def signature(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of an IR.
+
+    Raises:
+        ModelError: the runtime refuses it.
+        ToolchainError: the runtime is missing.
+    """
+    model = compile_model(path)
+
+    def spec(port: Any) -> TensorSpec:
+        shape = port.get_partial_shape()
+        dims = ["..."] if shape.rank.is_dynamic else [d.get_length() if d.is_static else "?" for d in shape]
+        return TensorSpec(name=port_name(port), dtype=str(port.get_element_type().to_dtype()), shape=tuple(dims))
+
+    return tuple(map(spec, model.inputs)), tuple(map(spec, model.outputs))
 
 
 def port_name(port: Any) -> str:

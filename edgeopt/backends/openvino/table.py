@@ -85,6 +85,7 @@ TABLE = Table(
         "Resize": dataclasses.replace(_MOVE, refuses=operators.refuse_interpolation),
     },
     folded=frozenset({"Relu", "Clip"}),
-    simulated=True,
+    rounded=frozenset({"Conv", "ConvTranspose", "Gemm", "Add", "Mul", "Concat", "Softmax", "Where"})
+    | frozenset({"AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"}),
 )
 """Integer kernels of the CPU plugin, reached through its low-precision transformations."""

@@ -96,7 +96,7 @@ def test_every_comment_of_the_template_is_a_key(folder: Path, call: Call) -> Non
     opened = [line for line in opened if "`" not in line]
     (folder / "edgeopt.toml").write_text("\n".join(opened))
     found = read_project(folder / "edgeopt.toml")
-    assert found.settings.budget == {"memory": "64MB", "size": "5MB", "p95": "20ms"}
+    assert found.settings.budget == {"memory": "64MB", "size": "5MB", "p95": "20ms", "load": "200ms"}
     assert found.settings.shapes == {"x": "1x1x28x28"}
     assert list(found.overrides) == ["raspberry-pi-5"]
 

@@ -39,7 +39,7 @@ def build(**more: Any) -> dict[str, Any]:
         "precision": "int8",
         "ships": "int8",
         "step_seconds": {"quantize": 12.0, "pass": 3.0},
-        "findings": [],
+        "warnings": [],
         "not_kept": [],
         "words": ["model.onnx"],
     }

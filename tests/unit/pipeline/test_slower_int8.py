@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -39,3 +40,10 @@ def test_b05_int8_that_is_slower_is_rolled_back_and_the_first_warning_says_so(mo
 def test_b05_int8_that_is_faster_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     final = run(judged(), measured(0.6, monkeypatch))
     assert (final.default, final.warnings) == ("int8", ())
+
+
+def test_what_was_asked_for_by_name_ships_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dataclasses.replace(judged(), asked="static")
+    final = run(asked, measured(1.6, monkeypatch))
+    assert final.default == "int8"
+    assert "int8 is slower than the fused float model on the build host" in final.warnings[0]
