@@ -212,7 +212,7 @@ def _says(seen: Seen, check: Json) -> tuple[str, bool]:
     """Only a ratio that lies above 1 with its whole interval needs words."""
     found, build = comparison(seen, FLOAT)["latency"], seen.row["build"]
     slower = found["low"] is not None and found["low"] > 1
-    told = [*build["findings"], *(f"{one['name']}: {one['reason']}" for one in build["not_kept"])]
+    told = [*build["warnings"], *(f"{one['name']}: {one['reason']}" for one in build["not_kept"])]
     words = [text for text in told if "slower" in text or "does not pay" in text]
     if not slower:
         return f"int8 over float {ratio_text(found)}", True

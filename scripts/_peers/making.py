@@ -171,7 +171,7 @@ def account(bundle: Path) -> Json:
         "bytes": size(bundle / chosen["path"]),
         "options": {**contract.options, **native},
         "step_seconds": kinds,
-        "findings": [str(one.get("text", one)) for one in report.get("findings", [])],
+        "warnings": list(report["verdict"]["warnings"]),
         "not_kept": [
             {"name": step["name"], "reason": step["reason"]} for step in report["steps"] if step["status"] != "kept"
         ],
