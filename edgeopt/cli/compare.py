@@ -85,9 +85,9 @@ def command(
 ) -> None:
     """Say whether B is faster or slower than A, larger or smaller, better or worse.
 
-    A and B are bundle folders, .onnx models, or files that `edgeopt bench -o` wrote; PATH#NAME chooses an artifact of
-    a bundle or a subject of a file. Bundles and models are measured now, in alternation, until the 95 % interval of
-    the ratio is 1 % wide to either side. Recordings are compared as they are.
+    A and B are bundle folders, .onnx models, OpenVINO's .xml with the .bin beside it, or files that `edgeopt bench -o`
+    wrote; PATH#NAME chooses an artifact of a bundle or a subject of a file. Bundles and models are measured now, in
+    alternation, until the 95 % interval of the ratio is 1 % wide to either side. Recordings are compared as they are.
 
     A gate is broken (exit 10) where the whole interval lies beyond its limit; where the interval reaches over the
     limit the gate is undecided, which is a warning, or with --strict exit 10.
