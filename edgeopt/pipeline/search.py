@@ -16,6 +16,7 @@ from edgeopt import quality
 from edgeopt.budget import CALIB_MEMORY, MAX_FLOAT_MACS
 from edgeopt.interpreter import Interpreter
 from edgeopt.memory import Footprint, footprint
+from edgeopt.metrics.interval import Z
 from edgeopt.model import Model, digest, node_key
 from edgeopt.pipeline import checks
 from edgeopt.pipeline.data import Sets
@@ -209,9 +210,15 @@ def shifts(calibrated: Calibrated, choice: Choice, bench: Bench) -> dict[str, np
 
 
 def gate(seen: Quality, limits: Budget) -> str | None:
-    """``quality.gate`` on choice samples: a stated drop is not held against one or two of a few samples."""
+    """``quality.gate`` on choice samples, few as they are: what may be chance is not held against a stated drop.
+
+    One or two answers may flip; a metric that is no share of right answers may miss its limit by a standard error.
+    """
     if limits.max_drop is not None:
-        limits = dataclasses.replace(limits, max_drop=max(limits.max_drop, FLIPS / max(seen.samples, 1)))
+        metric, allowed = seen.metric, max(limits.max_drop, FLIPS / max(seen.samples, 1))
+        if metric is not None and seen.paired is None and metric.half_width is not None:
+            allowed = limits.max_drop + metric.half_width / Z / metric.scale
+        limits = dataclasses.replace(limits, max_drop=allowed)
     return quality.gate(seen, limits)
 
 
