@@ -38,6 +38,9 @@ MOST = 2**22
 LADDER = 6
 """Grids are a power of 2**6 apart: 14 to 20 bits of a sample's peak are kept."""
 
+SLAB = 1_000_000
+"""Bytes of the sums that are converted at a time."""
+
 RUNGS = 2
 """Grids of one operator that are kept, the coarsest. A sample below them adds less than 2**-12 of a peak's square."""
 
@@ -213,7 +216,8 @@ class Sums:
         for grid in sorted(self._rungs):
             rung, exponent = self._rungs[grid], grid * LADDER - BITS
             rung.flush()
-            second += np.ldexp(rung.second.astype(np.float64), 2 * exponent)
+            for slab in _slabs(how):
+                second[:, slab] += np.ldexp(rung.second[:, slab].astype(np.float64), 2 * exponent)
             first += np.ldexp(rung.first.astype(np.float64), exponent)
         return Moments.of(second, first, self._count)
 
@@ -221,6 +225,12 @@ class Sums:
 def _enough(how: Columns) -> int:
     """Positions that are worth a product: as many bytes as the sums, and a little more where those are few."""
     return 2 * how.size if how.groups > 1 else max(how.size, 256)
+
+
+def _slabs(how: Columns) -> Iterator[slice]:
+    """Rows of the sums, so many at a time that what is made on the way to them stays small."""
+    step = max(1, SLAB // (8 * how.groups * how.size))
+    return (slice(start, start + step) for start in range(0, how.size, step))
 
 
 class _Rung:
@@ -232,6 +242,7 @@ class _Rung:
         self._waiting: list[np.ndarray] = []
         self._positions = 0
         self._enough = _enough(how)
+        self._how = how
 
     def add(self, integers: np.ndarray) -> None:
         for start in range(0, integers.shape[1], EXACT):
@@ -250,4 +261,5 @@ class _Rung:
         self._waiting, self._positions = [], 0
         self.first += x.sum(axis=1).astype(np.int64)
         product = (x[0].T @ x[0])[None] if len(x) == 1 else x.swapaxes(1, 2) @ x
-        self.second += product.astype(np.int64)
+        for slab in _slabs(self._how):
+            self.second[:, slab] += product[:, slab].astype(np.int64)

@@ -39,16 +39,9 @@ def round_second_order(weights: np.ndarray, scales: np.ndarray, second: np.ndarr
         found: np.ndarray = round_second_order(weights[None], scales[None], second[None], bits)[0]
         return found
     limit = 2 ** (bits - 1) - 1
-    hessian = damped(second)
-    real = weights / scales[..., None].astype(np.float64)
-    count = real.shape[2]
-    # Heavy inputs first: their errors can still be undone. Equal ones keep their order.
-    order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
-    sorted_hessian = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
-    # H^-1 = U^T U with U upper triangular; row j of U is what is left free after columns 0..j-1.
-    inverse = np.linalg.inv(sorted_hessian)
-    upper = np.swapaxes(np.linalg.cholesky((inverse + np.swapaxes(inverse, 1, 2)) / 2), 1, 2)
-    moved = np.take_along_axis(real, order[:, None, :], 2).copy()
+    order, upper = _free(second)
+    moved = np.take_along_axis(weights / scales[..., None].astype(np.float64), order[:, None, :], 2)
+    count = moved.shape[2]
     integers = np.empty_like(moved)
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
@@ -65,10 +58,34 @@ def round_second_order(weights: np.ndarray, scales: np.ndarray, second: np.ndarr
     return rounded.astype(np.int8)
 
 
+def _free(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order [G, K] of the weights, and by it the factor [G, K, K]: H^-1 = U^T U with U upper triangular.
+
+    Row j of U is what is left free after columns 0..j-1. Each matrix is as large as the moments: none outlives its use.
+    """
+    matrix = damped(second)
+    # Heavy inputs first: their errors can still be undone. Equal ones keep their order.
+    order = np.argsort(-np.diagonal(matrix, axis1=1, axis2=2), axis=1, kind="stable")
+    matrix = np.take_along_axis(matrix, order[:, :, None], 1)
+    matrix = np.take_along_axis(matrix, order[:, None, :], 2)
+    matrix = np.linalg.inv(matrix)
+    matrix = _symmetric(matrix)
+    return order, np.swapaxes(np.linalg.cholesky(matrix), 1, 2)
+
+
 def damped(second: np.ndarray) -> np.ndarray:
     """Symmetric positive definite moments [G, K, K], scaled to a mean diagonal of 1; all zero gives the identity."""
-    symmetric = (second + np.swapaxes(second, 1, 2)) / 2
-    count = symmetric.shape[1]
-    mean = np.trace(symmetric, axis1=1, axis2=2)[:, None, None] / count
-    scaled: np.ndarray = np.divide(symmetric, mean, out=np.zeros_like(symmetric), where=mean > 0)
-    return scaled + DAMPING * np.eye(count)
+    found = _symmetric(second)
+    count = found.shape[1]
+    mean = np.trace(found, axis1=1, axis2=2)[:, None, None] / count
+    found[~(mean[:, 0, 0] > 0)] = 0
+    np.divide(found, mean, out=found, where=mean > 0)
+    diagonal = np.arange(count)
+    found[:, diagonal, diagonal] += DAMPING
+    return found
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.add(matrix, np.swapaxes(matrix, 1, 2), dtype=np.float64)
+    found /= 2
+    return found

@@ -212,9 +212,10 @@ def _integers(
 ) -> np.ndarray:
     if how.rounding == "nearest" or layout is None or moments is None or not moments.count:
         return scheme.quantize_weights(real, scales, axis, how.bits)
-    second = moments.second / moments.count
+    second = moments.second  # made anew: changed in place
+    second /= moments.count
     if centred:
         mean = moments.first / moments.count
-        second = second - mean[:, :, None] * mean[:, None, :]
+        second -= mean[:, :, None] * mean[:, None, :]
     rows, spread = layout.rows(real.astype(np.float64)), _row_scales(layout, scales, axis)
     return layout.tensor(round_second_order(rows, spread, second, how.bits))
