@@ -6,9 +6,11 @@ import argparse
 import collections
 import dataclasses
 import json
+import multiprocessing
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto
 
+from _kernels import networks
+from _kernels.compared import Compared, compared
 from _kernels.models import at, cases
 from _kernels.of_onnxruntime import RELEASES, answer
 from _kernels.of_openvino import why_not
@@ -34,47 +38,39 @@ _SEQUENCES = ("SplitToSequence", "Sequence", "ConcatFromSequence", "Optional")
 """Operators that OpenVINO's importer takes with their neighbours or not at all."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared:
-    """One verdict: ``planned`` and ``happened`` are True for runs; None where the plan leaves it open."""
-
-    where: str
-    what: str
-    planned: bool | None
-    happened: bool
-    plan: str
-    said: str
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the two say the same; an open verdict contradicts nothing."""
-        return self.planned is None or self.planned == self.happened
-
-
 def main(arguments: Sequence[str], text: str) -> int:
-    """Compare and print."""
+    """Compare and print; 1 where a verdict and the runtime disagree, or nothing was compared."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--operators", action="store_true")
     parser.add_argument("--networks", action="store_true")
-    parser.add_argument("--every", action="store_true", help="all targets, not one of those judged alike")
+    parser.add_argument("--jobs", type=int, choices=range(1, 9), default=1, metavar="N")
     parser.add_argument("--zoo", type=Path, default=Path.home() / ".cache" / "edgeopt" / "zoo" / "models")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "edgeopt" / "kernels")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     both = given.operators == given.networks
+    folders = networks.folders(given.zoo, given.names) if both or given.networks else []
+    unknown = set(given.names) - {folder.name for folder in folders}
+    if unknown:
+        parser.error(f"not in {given.zoo}: {', '.join(sorted(unknown))}")
     found: list[Compared] = []
-    if both or given.operators:
-        found += _operators(given.cache)
-    if both or given.networks:
-        for compared in _networks(given.zoo, given.names, every=given.every):
-            sys.stdout.write(f"{_line(compared)}\n")
-            sys.stdout.flush()
-            found.append(compared)
+    with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        work: list[Future[list[Compared]]] = []
+        if both or given.operators:
+            work += [pool.submit(on_openvino), pool.submit(on_onnxruntime, given.cache)]
+        work += [pool.submit(networks.compare, folder, given.cache) for folder in folders]
+        for done in as_completed(work):
+            part = done.result()
+            found += part
+            wrong = [f"  {_line(one)}\n" for one in part if not one.agrees]
+            sys.stderr.write(f"{part[0].where if part else 'nothing'}: {len(part)} compared\n{''.join(wrong)}")
+            sys.stderr.flush()
+    found.sort(key=lambda one: one.where)
     _print(found)
     if given.json is not None:
         given.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=1), encoding="utf-8")
-    return 0 if all(one.agrees for one in found) else 1
+    return 0 if found and all(one.agrees for one in found) else 1
 
 
 def _line(one: Compared) -> str:
@@ -95,43 +91,47 @@ def _print(found: Sequence[Compared]) -> None:
         for one in of:
             if not one.agrees:
                 sys.stdout.write(f"  {_line(one)}\n")
+    wrong = sum(not one.agrees for one in found)
+    refused = sum(one.planned is False for one in found)
+    sys.stdout.write(f"{len(found)} compared, {refused} of them refused by the plan; {wrong} disagree\n")
 
 
 # Operators.
 
 
-def _operators(cache: Path) -> list[Compared]:
+def on_onnxruntime(cache: Path) -> list[Compared]:
+    """The test models, loaded by every release of the table."""
     from edgeopt.backends.onnxruntime import kernels
     from edgeopt.backends.onnxruntime.releases import reads
-    from edgeopt.backends.openvino import operators
 
     found = []
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as text:
-        folder = Path(text)
-        models = dict(_typed(folder))
+        models = dict(_typed(Path(text)))
         for release in RELEASES:
-            said = answer(release, cache, folder)
+            said = answer(release, cache, Path(text))
             for name, (model, opset, _) in models.items():
                 refused = said["refused"].get(name, "")
                 if opset > reads(release)[0] or any(word in refused for word in _INVALID):
                     continue
-                missing = kernels.missing(model, release)
-                found.append(_compared(f"onnxruntime {release}", name, missing, refused))
-        import openvino
-
-        core = openvino.Core()
-        for name, (model, inputs) in {n: (m, i) for n, (m, _, i) in models.items() if i}.items():
-            refused = why_not(core, onnx.load(folder / f"{name}.onnx"), inputs) or ""
-            if not name.startswith(_SEQUENCES) and "-bfloat16-" not in name and "-object-" not in name:
-                found.append(_compared("openvino", name, operators.missing(model), refused))
+                found.append(compared(f"onnxruntime {release}", name, kernels.missing(model, release), refused))
     return found
 
 
-def _compared(where: str, what: str, missing: Sequence[Any], refused: str) -> Compared:
-    certain = any(one.certain for one in missing)
-    planned = False if certain else None if missing else True
-    plan = "; ".join(one.why for one in missing)
-    return Compared(where=where, what=what, planned=planned, happened=not refused, plan=plan, said=refused[:160])
+def on_openvino() -> list[Compared]:
+    """The test models, compiled and run once by OpenVINO as it is installed."""
+    import openvino
+
+    from edgeopt.backends.openvino import operators
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="edgeopt-") as text:
+        core = openvino.Core()
+        for name, (model, _, inputs) in _typed(Path(text)):
+            if not inputs or name.startswith(_SEQUENCES) or "-bfloat16-" in name or "-object-" in name:
+                continue
+            refused = why_not(core, onnx.load(Path(text) / f"{name}.onnx"), inputs) or ""
+            found.append(compared("openvino", name, operators.missing(model), refused))
+    return found
 
 
 def _typed(folder: Path) -> Iterator[tuple[str, tuple[Any, int, tuple[np.ndarray, ...]]]]:
@@ -153,61 +153,3 @@ def _typed(folder: Path) -> Iterator[tuple[str, tuple[Any, int, tuple[np.ndarray
             dtype = onnx.helper.tensor_dtype_to_np_dtype(element)
             inputs = tuple(v.astype(dtype) if v.dtype == np.float32 else v for v in case.inputs)
             yield name, (Model(ir=ir.serde.deserialize_model(made), origin=origin), opset, inputs)
-
-
-# Networks.
-
-
-def _fixed(inputs: Sequence[str]) -> bool:
-    """Whether every dimension of every input but its first is a number."""
-    shapes = [text.rpartition("[")[2].rstrip("]").split(", ")[1:] for text in inputs]
-    return all(dim.isdigit() for shape in shapes for dim in shape)
-
-
-def _networks(zoo: Path, names: Sequence[str], *, every: bool) -> Iterator[Compared]:
-    from edgeopt.errors import EdgeoptError
-    from edgeopt.pipeline import Request, build
-    from edgeopt.pipeline.choose import BACKENDS
-    from edgeopt.pipeline.survey import survey
-    from edgeopt.target import load_target
-
-    folders = [folder for folder in sorted(zoo.iterdir()) if (folder / "model.onnx").is_file()]
-    for folder in folders:
-        if names and folder.name not in names:
-            continue
-        model, seen = folder / "model.onnx", set()
-        calib = folder / "calib.toml"  # its samples give open dimensions their sizes
-        judged = survey(Request(model=model, target="all", out=Path("unused")))
-        for verdict in judged.verdicts:
-            module = BACKENDS.get(verdict.backend)
-            if module is None or module.probe() is not None:
-                continue
-            target = load_target(verdict.target)
-            key = (verdict.backend, target.arch, target.opset_max, target.format, target.optimized, verdict.release)
-            if key in seen and not every:
-                continue
-            seen.add(key)
-            with tempfile.TemporaryDirectory(prefix="edgeopt-") as out:
-                request = Request(
-                    model=model,
-                    target=verdict.target,
-                    out=Path(out) / "bundle",
-                    backend=verdict.backend,
-                    effort="none",
-                    quantize="none",
-                    calib=str(calib) if calib.is_file() and not _fixed(judged.inputs) else None,
-                )
-                try:
-                    build(request)
-                    said = ""
-                except EdgeoptError as error:
-                    said = f"{type(error).__name__}: {error.message}"
-            plan = "; ".join(f"{one.operator} {one.why}" for one in verdict.missing)
-            yield Compared(
-                where=folder.name,
-                what=f"{verdict.target} {verdict.backend} {verdict.release}",
-                planned=verdict.runs,
-                happened=not said,
-                plan=plan,
-                said=said,
-            )

@@ -7,24 +7,35 @@ from typing import Any
 
 import numpy as np
 
-MAPPED: dict[str, int] = {"openvino": 3}
+LIBRARY: dict[str, int] = {"openvino": 3, "onnxruntime": 2}
 """How many of a backend's constants, the first ones, are pages of its library: fitted on file-backed memory alone."""
+
+MAPS_WEIGHTS = frozenset({"openvino"})
+"""Backends whose file-backed memory holds the weights too; the others copy them."""
+
+BY_SIMULATED = frozenset({"onnxruntime"})
+"""Backends whose simulated part errs in proportion to itself: what is left of a row weighs by one over that part, or
+rows of 100 MB, where a node's few kilobytes are lost in the error, would set the cost of a node."""
 
 ROUNDS, LEAST = 60, 0.01
 
 
 def constants(rows: Sequence[dict[str, Any]], backend: str) -> np.ndarray:
-    """The constants, in the order of the counts of the rows."""
+    """The constants, bytes each, in the order of the counts of the rows.
+
+    Args:
+        rows: as ``rows.collect`` makes them, none without a simulated part.
+    """
     counts = np.array([row["counts"] for row in rows], float)
     size = np.array([row["measured"] for row in rows], float)
-    rest = size - np.array([row["simulated"] for row in rows], float)
-    mapped = MAPPED.get(backend, 0)
-    if not mapped:
-        return least(counts / size[:, None], rest / size)
-    library = np.array([row["file_backed"] - row["weights"] for row in rows], float)
-    first = least(counts[:, :mapped] / size[:, None], library / size)
-    second = least(counts[:, mapped:] / size[:, None], (rest - library) / size)
-    return np.concatenate([first, second])
+    simulated = np.array([row["simulated"] for row in rows], float)
+    mapped = np.array([row["weights"] if backend in MAPS_WEIGHTS else 0 for row in rows], float)
+    library = np.array([row["file_backed"] for row in rows], float) - mapped
+    first = LIBRARY[backend]
+    scale = np.maximum(simulated, 1) if backend in BY_SIMULATED else size
+    pages = least(counts[:, :first] / size[:, None], library / size)
+    rest = least(counts[:, first:] / scale[:, None], (size - simulated - library) / scale)
+    return np.concatenate([pages, rest])
 
 
 def least(counts: np.ndarray, rest: np.ndarray) -> np.ndarray:

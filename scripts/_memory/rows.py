@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,9 @@ backends = {backends}
 optimized = "portable"
 """
 
+SAMPLES = 8
+_LEFT_OUT = frozenset({"limit", "count", "metric", "labels"})
+
 Row = dict[str, Any]
 
 
@@ -43,7 +47,8 @@ def collect(network: Path, backend: ModuleType, model_of: ModuleType) -> list[Ro
         others = [name for name in ("onnxruntime", "openvino") if name != backend.NAME]
         profile.write_text(PROFILE.format(backends=json.dumps([backend.NAME, *others])))
         with recorded(backend) as models, contextlib.redirect_stdout(sys.stderr):
-            group.main(_command(network, profile, out, backend.NAME), standalone_mode=False)
+            few = _few(network, Path(folder) / "set")
+            group.main(_command(network, few, profile, out, backend.NAME), standalone_mode=False)
         manifest = json.loads((out / "manifest.json").read_text())
         target = load_target(str(profile))
         names = [spec["name"] for spec in manifest["signature"]["inputs"]]
@@ -73,7 +78,24 @@ def recorded(backend: ModuleType) -> Iterator[dict[str, Model]]:
         backend.lower = original  # type: ignore[attr-defined]
 
 
-def _command(network: Path, profile: Path, out: Path, backend: str) -> list[str]:
+def _few(network: Path, folder: Path) -> Path:
+    """A copy of a network's folder without models and eval sets, its calibration sets cut to a few samples.
+
+    Ranges do not change what a model holds, and nobody judges its quality here.
+    """
+    folder.mkdir()
+    for file in network.iterdir():
+        if file.is_file() and not file.name.startswith(("eval", "model")) and file.suffix != ".toml":
+            shutil.copyfile(file, folder / file.name)
+    for file in network.glob("calib*.toml"):
+        head, bracket, tables = file.read_text(encoding="utf-8").partition("\n[")
+        kept = [line for line in head.splitlines() if line.split("=")[0].strip() not in _LEFT_OUT]
+        text = "\n".join([*kept, f"limit = {SAMPLES}"]) + bracket + tables
+        (folder / file.name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _command(network: Path, few: Path, profile: Path, out: Path, backend: str) -> list[str]:
     lines = (network / "build.txt").read_text().splitlines()
     words = shlex.split(next((line for line in lines if "model.onnx" in line), lines[0]))[1:]
     found: list[str] = []
@@ -82,7 +104,8 @@ def _command(network: Path, profile: Path, out: Path, backend: str) -> list[str]
         if skip or word == "--eval":
             skip = not skip
         else:
-            found.append(str(network / word) if (network / word).is_file() else word)
+            folder = few if (few / word).is_file() else network
+            found.append(str(folder / word) if (folder / word).is_file() else word)
     how = ["--quantize", "static", "--effort", "none", "--quiet", "--backend", backend]
     return [*found, *how, "--target", str(profile), "-o", str(out)]
 

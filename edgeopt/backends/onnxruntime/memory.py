@@ -11,8 +11,11 @@ A call, in the order of the graph: each node's outputs and work space come from 
 last time goes back. From the second call on all tensors lie in one chunk of the arena, as planned from the first
 (``schedule``). An integer convolution without a kernel of its own needs its result in int32, and its input unrolled.
 
-What is not simulated, the objects of the graph and code of the runtime that is read for the first time, is a constant
-and a share of each node (``COSTS``).
+What is not simulated is fitted (``COSTS``): code of the runtime that is read for the first time, more of it where
+integer kernels and what fuses pairs into them are needed, and the objects of each node.
+
+The option ``order`` is not followed: nodes are taken in the order of the graph, and what the runtime makes of another
+order only its own profile tells (``node_order``).
 """
 
 from __future__ import annotations
@@ -39,10 +42,11 @@ class Costs(NamedTuple):
     """Bytes beside what is simulated, for each of the ``features``."""
 
     base: float
+    quantized: float
     nodes: float
 
 
-COSTS = Costs(632_780, 12_377)
+COSTS = Costs(832_130, 309_419, 9_632)
 """Fitted by scripts/memory_model."""
 
 THRESHOLD = 1 << 20
@@ -98,10 +102,13 @@ def predict(model: Model, target: Target, options: Mapping[str, str], *, quantiz
 
 
 def features(model: Model, *, quantized: bool) -> tuple[float, ...]:
-    """What the ``COSTS`` are for: 1, and the nodes; one that quantizes or dequantizes counts half, most are fused."""
+    """What the ``COSTS`` are for: 1, 1 where activations are quantized, and the nodes.
+
+    A node that quantizes or dequantizes counts half: most are fused. ``quantized`` means nothing, as in ``predict``.
+    """
     kinds = [node.op_type for node in model.nodes()]
     pairs = sum(kind in ("QuantizeLinear", "DequantizeLinear") for kind in kinds)
-    return 1, len(kinds) - pairs / 2
+    return 1, float("QuantizeLinear" in kinds), len(kinds) - pairs / 2
 
 
 def _block(target: Target) -> int:
