@@ -22,6 +22,10 @@ SATISFIED = ("says-where-slower",)
 """Checks that a build without a reduced artifact passes: it ships no int8."""
 
 
+ASKED = PARITY, RATIO = ("parity", "ratio")
+"""That B takes no more than A, which needs a narrow interval; any other ratio, or a figure that is shown."""
+
+
 class Verdict(NamedTuple):
     """One check. ``wanted`` and ``found`` are for people."""
 
@@ -58,8 +62,9 @@ def judge(results: Json, bars: list[Json], names: Iterable[str]) -> list[Verdict
     return found
 
 
-def decides(bars: list[Json], name: str, a: str, b: str, runtime: str) -> bool:
-    """Whether the comparison of two tools is one that a bar looks at; the others are measured for the table alone."""
+def decides(bars: list[Json], name: str, a: str, b: str, runtime: str) -> str | None:
+    """What a bar asks of the comparison of two tools, a kind of ``ASKED``; None: it is measured for the table alone."""
+    found: set[str] = set()
     for bar in bars:
         if f"{b.removeprefix('edgeopt ')}@{runtime}" not in bar["builds"] or not fnmatch.fnmatch(name, bar["network"]):
             continue
@@ -67,8 +72,9 @@ def decides(bars: list[Json], name: str, a: str, b: str, runtime: str) -> bool:
             than = check.get("than", FLOAT if check["kind"] == "says-where-slower" else None)
             over = f"edgeopt {check['over']}" if "over" in check else None
             if a in (than, over) or (than == "peers" and a != FLOAT and not a.startswith("edgeopt")):
-                return True
-    return False
+                close = check["kind"] in ("latency", "memory") and check["at_most"] == 1.0
+                found.add(PARITY if close else RATIO)
+    return min(found, key=ASKED.index, default=None)
 
 
 def _of_build(network: Json, bar: Json, build: str) -> Iterator[Verdict]:

@@ -211,7 +211,9 @@ def _build_bytes_ratio(seen: Seen, check: Json) -> tuple[str, bool]:
 def _says(seen: Seen, check: Json) -> tuple[str, bool]:
     """Only a ratio that lies above 1 with its whole interval needs words."""
     found, build = comparison(seen, FLOAT)["latency"], seen.row["build"]
-    slower = found["low"] is not None and found["low"] > 1
+    if found["low"] is None:
+        raise MissingError("the ratio to float has no interval")
+    slower = found["low"] > 1
     told = [*build["warnings"], *(f"{one['name']}: {one['reason']}" for one in build["not_kept"])]
     words = [text for text in told if "slower" in text or "does not pay" in text]
     if not slower:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from _peers import bars, environments, making, page, stages, timing
 from _peers.networks import FLOAT, OPENVINO, ORT, TOOLS, Network, networks
@@ -20,8 +21,11 @@ ERRORS = {"centerface": ("537",)}
 RESULTS = "results.json"
 """In the folder of records: what ``--from`` reads."""
 
+RATIO_SECONDS = 25.0
+"""At most, of a measurement that a bar looks at, where not a few percent decide."""
+
 BRIEF = ("quick", 12.0)
-"""Effort and seconds of a measurement for the table alone."""
+"""Effort and seconds, at most, of a measurement for the table alone."""
 
 
 def main(arguments: list[str], usage: str) -> int:
@@ -37,7 +41,11 @@ def main(arguments: list[str], usage: str) -> int:
     parser.add_argument("--final", action="store_true", help="judge the photos on the ten held ones")
     parser.add_argument("--effort", default="standard", help="of the measurements; none leaves them out")
     parser.add_argument(
-        "--seconds", type=float, default=40.0, metavar="N", help="bound for each measurement; default: 40"
+        "--seconds",
+        type=float,
+        default=80.0,
+        metavar="N",
+        help="bound for a measurement where a few percent decide; the others take less; default: 80",
     )
     parser.add_argument("--peers-only", action="store_true", help="edgeopt builds nothing")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where scripts/zoo put the networks")
@@ -101,13 +109,36 @@ def keep(file: Path, results: Json) -> None:
 
 
 def compare(place: Place, chosen: dict[str, Network], options: argparse.Namespace, wanted: list[bars.Json]) -> Json:
-    """Build and judge everything, then measure: nothing else runs beside a measurement."""
+    """Build and judge everything, then measure: nothing else runs beside a measurement.
+
+    What no bar looks at comes last. After every measurement the results so far are kept, for ``--from``.
+    """
     found: dict[str, Json] = {}
     models: dict[str, dict[tuple[str, str], Made]] = {}
     for name, network in chosen.items():
         found[name], models[name] = rows_of(place, name, network, options)
-    for name, network in chosen.items():
-        found[name]["comparisons"] = list(comparisons(place, name, network, found[name], models[name], options, wanted))
+    pairs = {name: list(pairs_of(name, network, models[name], options, wanted)) for name, network in chosen.items()}
+    queue = [(name, pair) for name, own in pairs.items() for pair in own]
+    queue.sort(key=lambda one: not one[1].decides)
+    done: dict[tuple[str, Pair], Json] = {}
+    minutes = sum(pair.seconds for _, pair in queue) / 60
+    say(f"{len(queue)} measurements of at most {minutes:.0f} minutes together, less those that the records have")
+    for number, (name, pair) in enumerate(queue, 1):
+        what = f"{pair.a} against {pair.b} in {pair.runtime}"
+        say(f"{number} of {len(queue)}: {name}: {what}, {pair.seconds:g} s at most")
+        sides = models[name][pair.a, pair.runtime], models[name][pair.b, pair.runtime]
+        measured = timing.compared(place, name, chosen[name], what, *sides, pair.effort, pair.seconds)
+        done[name, pair] = {"a": pair.a, "b": pair.b, "runtime": pair.runtime, **measured}
+        for each, own in pairs.items():
+            found[each]["comparisons"] = [done[each, pair] for pair in own if (each, pair) in done]
+        keep(place.records.folder / RESULTS, told(found, options))
+    for one in found.values():
+        one.setdefault("comparisons", [])
+    return told(found, options)
+
+
+def told(found: dict[str, Json], options: argparse.Namespace) -> Json:
+    """The results, with the machine of the first measurement."""
     machines = [one["machine"] for network in found.values() for one in network["comparisons"] if "machine" in one]
     return {
         "schema": "edgeopt.peers/1",
@@ -182,8 +213,7 @@ def rows_of(
             if "error" in row["quality"]:
                 row["error"] = row["quality"]["error"]
     size = original.stat().st_size if original.is_file() else 0
-    told = {"title": network.title, "float_bytes": size, "rows": rows, "error_of": ERRORS.get(name, ())}
-    return told, models
+    return {"title": network.title, "float_bytes": size, "rows": rows, "error_of": ERRORS.get(name, ())}, models
 
 
 OWN = ("path", "bundle", "float", "tool", "error", "options")
@@ -226,19 +256,25 @@ def judged(
     return place.records.get(title, key, make)
 
 
-def comparisons(
-    place: Place,
+class Pair(NamedTuple):
+    """Two tools whose models are measured in alternation, and for how long."""
+
+    a: str
+    b: str
+    runtime: str
+    decides: bool
+    effort: str
+    seconds: float
+
+
+def pairs_of(
     name: str,
     network: Network,
-    found: Json,
     models: dict[tuple[str, str], Made],
     options: argparse.Namespace,
     wanted: list[bars.Json],
-) -> Iterator[Json]:
-    """Every tool against edgeopt's first build, the float original against all builds, the builds among themselves.
-
-    What no bar looks at is measured briefly.
-    """
+) -> Iterator[Pair]:
+    """Every tool against edgeopt's first build, the float original against all builds, the builds among themselves."""
     if options.effort == "none":
         return
     for runtime in runtimes(network, options):
@@ -248,8 +284,9 @@ def comparisons(
         pairs += [(FLOAT, build) for build in ours[1:] if FLOAT in others]
         pairs += [(ours[0], build) for build in ours[1:]]
         for a, b in pairs:
-            say(f"{name}: {a} against {b} in {runtime}")
-            sides = models[a, runtime], models[b, runtime]
-            effort = (options.effort, options.seconds) if bars.decides(wanted, name, a, b, runtime) else BRIEF
-            one = timing.compared(place, name, network, f"{a} against {b} in {runtime}", *sides, *effort)
-            yield {"a": a, "b": b, "runtime": runtime, **one}
+            asked = bars.decides(wanted, name, a, b, runtime)
+            effort, most = {
+                bars.PARITY: (options.effort, options.seconds),
+                bars.RATIO: (options.effort, RATIO_SECONDS),
+            }.get(asked or "", BRIEF)
+            yield Pair(a, b, runtime, asked is not None, effort, min(most, options.seconds))

@@ -137,7 +137,8 @@ def build(place: Place, name: str, network: Network, title: str, how: Build, run
         python = with_torch() if network.needs_torch else environments.python_of("edgeopt", place.cache)
         if python is None:
             return {"error": "no Python with torch here: run ./scripts/test once"}
-        command = [python, "-m", "edgeopt", "build", *words, "-o", bundle, "--quiet"]
+        given = [ROOT / word if word in TARGETS[OPENVINO][1:] else word for word in words]
+        command = [python, "-m", "edgeopt", "build", *given, "-o", bundle, "--quiet"]
         done = child(command, work, ROOT, cwd=model.parent)
         told = {"seconds": done.seconds, "peak_bytes": done.peak_bytes, "words": words}
         if done.code:

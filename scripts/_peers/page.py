@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _page import put, table
+
 from _peers import bars, checks, environments
 from _peers.networks import FLOAT, TOOLS
 
@@ -20,11 +22,6 @@ VERDICT_HEAD = ("network", "build", "wanted", "found", "")
 LICENCES = {"onnxruntime": "MIT", "nncf": "Apache-2.0", "openvino": "Apache-2.0", "onnx": "Apache-2.0"}
 
 Json = Mapping[str, Any]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def figures_table(results: Json) -> str:
@@ -163,19 +160,11 @@ def write(results: Json, verdicts: Sequence[bars.Verdict]) -> None:
     Raises:
         SystemExit: the page lacks a marker.
     """
-    text = PAGE.read_text(encoding="utf-8")
     parts = {
         "conditions": conditions(results),
         "figures": figures_table(results),
         "verdicts": verdict_table(verdicts),
         "steps": steps_list(results),
     }
-    for name, part in parts.items():
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, found, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise SystemExit(f"{PAGE} has no {start} ... {end}")
-        text = f"{before}{start}\n\n{part}\n\n{end}{after}"
-    PAGE.write_text(text, encoding="utf-8")
+    put(PAGE, parts)
     DATA.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,9 @@ from _peers.records import Json, Records, slug, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-TARGETS = {ORT: ("--target", "host"), OPENVINO: ("--target", str(HERE / "host-openvino.toml"))}
+TARGETS = {ORT: ("--target", "host"), OPENVINO: ("--target", "scripts/_peers/host-openvino.toml")}
+"""A file is beside ``ROOT``: results tell of no folder of the host."""
+
 LIMIT_SECONDS = 1800.0
 MEMORY_SHARE = 0.6
 """Of the machine's memory: a child that holds more is killed before the machine is out of it."""
@@ -85,11 +87,13 @@ def child(command: Sequence[Any], folder: Path, *paths: Path, cwd: Path | None =
 
 
 def why(done: watched.Watched) -> str:
-    """The line that says what went wrong: edgeopt's own, else that of the exception, else the last."""
+    """The line that says what went wrong: edgeopt's own, else that of the exception, else the last; no folders of the
+    host."""
     lines = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.code}").splitlines()
     said = [line for line in lines if line.startswith("error")]
     raised = [line for line in lines if RAISED.match(line)]
-    return (said or raised[-1:] or lines[-1:])[0].strip()[:300]
+    line = (said or raised[-1:] or lines[-1:])[0].strip()
+    return line.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")[:300]
 
 
 def last_json(done: watched.Watched) -> Json:

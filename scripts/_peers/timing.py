@@ -36,7 +36,10 @@ def compared(
         done = child([*command, *shapes, "--seconds", str(seconds), "--quiet", "-o", out], folder, ROOT)
         if done.code or not out.is_file():
             return {"error": why(done)}
-        return summary(json.loads(out.read_text(encoding="utf-8")))
+        try:
+            return summary(json.loads(out.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"{out.name} lacks what is wanted of it: {error!r}"}
 
     return place.records.get(f"{name}/{what}", key, make)
 

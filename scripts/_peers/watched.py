@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -53,22 +54,31 @@ def run(
             command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=cwd or folder, env=environment,
             start_new_session=True,
         )  # fmt: skip
-        while child.poll() is None:
-            peak = max(peak, tree_bytes(child.pid))
-            reason = None
-            if timeout is not None and time.monotonic() - started > timeout:
-                reason = f"after {timeout:g} s"
-            elif limit_bytes is not None and peak > limit_bytes:
-                reason = f"when it held {peak / 1e9:.1f} GB"
-            if reason is not None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-                stderr.write(f"\nerror: killed {reason}\n".encode())
-                break
-            time.sleep(INTERVAL_SECONDS)
+        try:
+            while child.poll() is None:
+                peak = max(peak, tree_bytes(child.pid))
+                reason = None
+                if timeout is not None and time.monotonic() - started > timeout:
+                    reason = f"after {timeout:g} s"
+                elif limit_bytes is not None and peak > limit_bytes:
+                    reason = f"when it held {peak / 1e9:.1f} GB"
+                if reason is not None:
+                    _kill(child)
+                    stderr.write(f"\nerror: killed {reason}\n".encode())
+                    break
+                time.sleep(INTERVAL_SECONDS)
+        except BaseException:  # an interrupt of this process does not reach a child in a session of its own
+            _kill(child)
+            raise
         seconds = time.monotonic() - started
     read = [file.read_text(encoding="utf-8", errors="replace") for file in (out, err)]
     return Watched(code=child.returncode, seconds=seconds, peak_bytes=peak, stdout=read[0], stderr=read[1])
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def machine_bytes() -> int:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _page import put, table
+
 from _zoo import builds
 from _zoo.main import RECIPES, default_cache
 
@@ -60,7 +62,7 @@ def main(arguments: list[str], usage: str) -> int:
     text = table(HEAD, [row(result) for result in results])
     print(text)
     if options.write:
-        write({"measured": f"{conditions(results)}\n\n{text}", "steps": table(PASS_HEAD, list(step_rows()))})
+        put(PAGE, {"measured": f"{conditions(results)}\n\n{text}", "steps": table(PASS_HEAD, list(step_rows()))})
     failed = [name for result in results if (name := trouble(result))]
     print("\n".join(failed) or f"none of {len(results)} networks is slower or loads more slowly")
     return int(bool(failed))
@@ -241,21 +243,3 @@ def shortened(names: Sequence[str], others: Sequence[str]) -> str:
     if len(names) <= len(others):
         return ", ".join(names)
     return f"{len(names)} profiles, not {', '.join(others)}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
-
-
-def write(parts: Mapping[str, str]) -> None:
-    """Put every part between its markers in the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, found, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise SystemExit(f"{PAGE} has no {start} ... {end}")
-        text = f"{before}{start}\n\n{part}\n\n{end}{after}"
-    PAGE.write_text(text, encoding="utf-8")

@@ -332,6 +332,10 @@ def test_a_ratio_without_an_interval_decides_nothing() -> None:
     results = everything()
     pair(results, "minilm", "onnxruntime dynamic", "edgeopt int8")["latency"].update(low=None, high=None)
     assert missed(results) == ["MiniLM: time <= 1.00 x onnxruntime dynamic"]
+    results = everything()
+    pair(results, "fashion-mnist", "float", "edgeopt int8")["latency"].update(low=None, high=None)
+    assert len(missed(results)) == 1
+    assert missed(results)[0].endswith("said where int8 does not pay")
 
 
 def test_a_network_that_is_missing_misses_its_bars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,21 +378,24 @@ def test_bars_name_networks_builds_sets_and_outputs_that_are_there() -> None:
     assert {bar["network"] for bar in bars.load()} - {"*"} == set(known)
 
 
-def test_only_comparisons_that_a_bar_looks_at_are_long() -> None:
+def test_comparisons_are_as_long_as_a_bar_needs_them() -> None:
     from _peers import bars
 
     wanted = bars.load()
 
-    def long(name: str, a: str, b: str, runtime: str = "onnxruntime") -> bool:
+    def asked(name: str, a: str, b: str, runtime: str = "onnxruntime") -> str | None:
         return bars.decides(wanted, name, a, b, runtime)
 
-    assert long("efficientnet-lite0", "NNCF on OpenVINO", "edgeopt int8", "openvino")
-    assert long("efficientnet-lite0", "edgeopt int8", "edgeopt 25 dB")
-    assert long("magika", "float", "edgeopt int8")
-    assert long("centerface", "float", "edgeopt heat 0.06")
-    assert not long("squeezenet", "onnxruntime min-max", "edgeopt int8", "openvino")
-    assert not long("efficientnet-lite0", "float", "edgeopt 25 dB")
-    assert not long("minilm", "onnxruntime min-max", "edgeopt int8")
+    for peer in ("NNCF on OpenVINO", "NNCF on OpenVINO, mixed", "onnxruntime min-max", "NNCF on ONNX"):
+        assert asked("efficientnet-lite0", peer, "edgeopt int8", "openvino") == bars.PARITY
+    assert asked("squeezenet", "onnxruntime min-max, fused by edgeopt", "edgeopt int8") == bars.PARITY
+    assert asked("minilm", "onnxruntime dynamic", "edgeopt int8") == bars.PARITY
+    assert asked("efficientnet-lite0", "edgeopt int8", "edgeopt 25 dB") == bars.RATIO
+    assert asked("magika", "float", "edgeopt int8") == bars.RATIO
+    assert asked("centerface", "float", "edgeopt heat 0.06") == bars.RATIO
+    assert asked("squeezenet", "onnxruntime min-max", "edgeopt int8", "openvino") is None
+    assert asked("efficientnet-lite0", "float", "edgeopt 25 dB") is None
+    assert asked("minilm", "onnxruntime min-max", "edgeopt int8") is None
 
 
 def test_an_unknown_kind_of_check_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,51 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, calls: Calls, capsys: py
     records = str(tmp_path / "peers" / "records")
     assert run_main(tmp_path, "--from", records) == 1
     assert calls == []
+    told = (Path(records) / "results.json").read_text()
+    assert "scripts/_peers/host-openvino.toml" in told
+    assert SCRIPTS not in told
     assert "MemoryError: no" in capsys.readouterr().out
+
+
+def test_bars_are_measured_first_and_what_is_measured_outlives_an_interrupt(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from _peers import main, making, timing
+
+    def build(place: Any, name: str, network: Any, title: str, how: Any, runtime: str) -> dict[str, Any]:
+        file = tmp_path / f"{runtime}.onnx"
+        file.write_text(runtime)
+        told = {"precision": "int8", "ships": "int8", "bundle": str(tmp_path), "bytes": 1, "options": {}}
+        return {**told, "path": str(file), "warnings": [], "not_kept": []}
+
+    measured: list[tuple[str, str, float]] = []
+
+    def compared(place: Any, name: str, network: Any, what: str, a: Any, b: Any, effort: str, seconds: float) -> Any:
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        measured.append((what, effort, seconds))
+        ratio, side = {"ratio": 0.98, "low": 0.97, "high": 0.99}, {"median_ns": 1, "p99_ns": 2, "memory_bytes": 3}
+        return {"latency": ratio, "memory": ratio, "side_a": side, "side_b": side, "machine": {"cpu": "x"}}
+
+    monkeypatch.setattr(making, "build", build)
+    monkeypatch.setattr(timing, "compared", compared)
+    with pytest.raises(KeyboardInterrupt):
+        run_main(tmp_path)
+    assert "10 measurements of at most" in capsys.readouterr().err
+    assert measured == [
+        ("float against edgeopt int8 in onnxruntime", "standard", main.RATIO_SECONDS),
+        ("onnxruntime min-max against edgeopt int8 in onnxruntime", "standard", 80.0),
+        ("onnxruntime min-max, fused by edgeopt against edgeopt int8 in onnxruntime", "standard", 80.0),
+        ("NNCF on ONNX against edgeopt int8 in onnxruntime", "standard", 80.0),
+        ("float against edgeopt int8 in openvino", "standard", main.RATIO_SECONDS),
+    ]
+    records = tmp_path / "peers" / "records"
+    kept = json.loads((records / main.RESULTS).read_text())["networks"]["squeezenet"]["comparisons"]
+    whats = [f"{one['a']} against {one['b']} in {one['runtime']}" for one in kept]
+    assert whats == [what for what, _, _ in measured]
+    assert run_main(tmp_path, "--from", str(records)) == 1
+    told = capsys.readouterr().out
+    assert "| SqueezeNet 1.1 | int8@onnxruntime | SQNR >= 34 dB | 20.00 dB | **missed** |" in told
 
 
 def test_the_held_photos_are_judged_alone_with_final(tmp_path: Path, calls: Calls) -> None:
@@ -138,6 +182,7 @@ def test_the_held_photos_are_judged_alone_with_final(tmp_path: Path, calls: Call
         ("Traceback\n  File x\nValueError: two\nlines: of it\n", "ValueError: two"),
         ("a.b.InvalidArgument: [ONNX] : 2 : bad\n index: 2\n Please fix\n", "a.b.InvalidArgument: [ONNX] : 2 : bad"),
         ("warning: x\nerror: no such\nremedy", "error: no such"),
+        (f"error: {Path.home() / 'a/model.xml'} is no such", "error: ~/a/model.xml is no such"),
         ("Killed\n", "Killed"),
         ("", "exit code 9"),
     ],

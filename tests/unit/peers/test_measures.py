@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,22 @@ def test_memory_is_that_of_the_whole_tree(tmp_path: Path) -> None:
     large = watched.run([sys.executable, "-c", PARENT], folder=tmp_path / "e", limit_bytes=100_000_000)
     assert large.code == -9
     assert large.stderr.splitlines()[-1].startswith("error: killed when it held 0.1")
+
+
+def test_an_interrupt_ends_the_child_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from _peers import watched
+
+    seen: list[int] = []
+
+    def interrupted(root: int) -> int:
+        seen.append(root)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watched, "tree_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watched.run(["sleep", "60"], folder=tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[0], 0)
 
 
 def test_records_are_taken_up_again_until_what_they_are_made_from_changes(tmp_path: Path) -> None:
