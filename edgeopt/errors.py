@@ -85,8 +85,38 @@ class RegressionError(EdgeoptError):
 
 
 def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return ' Did you mean "x"?' for the nearest of ``known``, or an empty string."""
+    """Return ' Did you mean "x"?' for the nearest of ``known``, or an empty string.
+
+    A name is held against the word whole and cut to its length: "jetson-oren" is nearer to the beginning of
+    "jetson-orin-nano" than to "jetson-thor". Names that begin alike are all named, in their order.
+    """
     import difflib
 
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f' Did you mean "{near[0]}"?' if near else ""
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(word)
+
+    def alike(text: str, least: float) -> float:
+        matcher.set_seq1(text)
+        found = matcher.ratio() if matcher.quick_ratio() >= least else 0.0
+        return found if found >= least else 0.0
+
+    scored = []
+    for name in dict.fromkeys(known):
+        whole = alike(name, _NEAR)
+        start = alike(name[: len(word)], _NEAR_START) if len(word) >= _SHORTEST_START else 0.0
+        scored.append((max(whole, start), whole, name))
+    score, whole, nearest = max(scored, default=(0.0, 0.0, ""))
+    if not score:
+        return ""
+    names = [name for other, _, name in scored if other == score]
+    if whole == score or len(names) > _MOST_NAMED:
+        names = [nearest]
+    *first, last = (f'"{name}"' for name in names)
+    return f" Did you mean {', '.join(first)} or {last}?" if first else f" Did you mean {last}?"
+
+
+_NEAR, _NEAR_START = 0.5, 0.75
+"""Least likeness, as ``difflib`` has it, of a whole name and of its beginning."""
+_SHORTEST_START = 4
+"""Shorter words begin too many names by chance."""
+_MOST_NAMED = 4

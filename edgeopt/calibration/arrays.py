@@ -47,12 +47,20 @@ def members(path: Path) -> tuple[str, ...]:
     Raises:
         CalibrationError: not a readable zip archive, or one without arrays.
     """
-    with _named_errors(ArrayFile(path=path)), zipfile.ZipFile(path) as archive:
-        names = [info.filename for info in archive.infolist()[:_MAX_MEMBERS]]
+    file = ArrayFile(path=path)
+    with _named_errors(file):
+        if not path.stat().st_size:
+            raise _empty(file)
+        with zipfile.ZipFile(path) as archive:
+            names = [info.filename for info in archive.infolist()[:_MAX_MEMBERS]]
     found = tuple(name.removesuffix(".npy") for name in names if name.endswith(".npy"))
     if not found:
         raise CalibrationError(f"{path}: holds no array.", remedy=_SAVE)
     return found
+
+
+def _empty(file: ArrayFile) -> CalibrationError:
+    return CalibrationError(f"{file}: the file is empty.", remedy=_SAVE)
 
 
 def header(file: ArrayFile) -> Header:
@@ -121,6 +129,8 @@ def _open(file: ArrayFile) -> Iterator[tuple[IO[bytes], int]]:
 
 def _read_header(file: ArrayFile, stream: IO[bytes], size: int, *, sample: bool = False) -> Header:
     """The header, held against the file's ``size``; of many samples, or of one where ``sample`` is set."""
+    if not size:
+        raise _empty(file)
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)

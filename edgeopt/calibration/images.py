@@ -16,6 +16,9 @@ from edgeopt.errors import CalibrationError
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
 """What may be opened; formats that call another program (EPS) are not among them."""
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff", ".webp", ".gif")
+"""Under which such files usually go; a set may name others with glob."""
+
 MAX_PIXELS = 50_000_000
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 COLORS = ("rgb", "bgr", "gray")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +32,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 _TRANSFORM = ("scale", "mean", "std", "layout", "color")
 _ARRAY_INPUT = (*_TRANSFORM, "file", "member", "transpose", "cast")
+_SAMPLES = frozenset({*images.SUFFIXES, ".npy", ".npz", ".wav", ".jsonl", ".ndjson"})
+_MOST_LISTED = 10_000
 _IMAGE_INPUT = (*_TRANSFORM, "resize", "size", "crop", "interpolation")
 _RANDOM_COUNT = 32
 _REMEDY = "Correct the description; docs/add-a-calibration-set.md lists every key."
@@ -50,7 +54,7 @@ def load_set(spec: str | Path) -> DataSet:
     path = Path(spec)
     if path.is_dir():
         if not (path / FOLDER_FILE).is_file():
-            raise CalibrationError(f"{path}: a folder says nothing about colour order and scale.", remedy=_TEMPLATE)
+            raise _undescribed(path)
         return _from_toml(path / FOLDER_FILE)
     if path.suffix == ".toml":
         return _from_toml(path)
@@ -67,6 +71,22 @@ def load_set(spec: str | Path) -> DataSet:
     )
     total = _same_length(sources)
     return finish(DataSet(name=path.stem, kind="arrays", path=path, total=total, count=total, sources=sources))
+
+
+def _undescribed(folder: Path) -> CalibrationError:
+    """Why a folder without a description is no set: nothing in it is a sample, or nothing says what a sample means."""
+    try:
+        empty = next(os.scandir(folder), None) is None
+    except OSError as problem:
+        return CalibrationError(f"{folder}: cannot be read ({problem.strerror or problem}).")
+    below = list(itertools.islice(folder.rglob("*"), _MOST_LISTED))
+    if empty:
+        text = "the folder is empty"
+    elif len(below) < _MOST_LISTED and not any(path.suffix.lower() in _SAMPLES for path in below):
+        text = f"the folder holds no image, no .npy, .npz, .wav or .jsonl file, and no {FOLDER_FILE}"
+    else:
+        return CalibrationError(f"{folder}: a folder says nothing about colour order and scale.", remedy=_TEMPLATE)
+    return CalibrationError(f"{folder}: {text}.", remedy=f"Give another path, or put the samples there. {_TEMPLATE}")
 
 
 def _from_toml(path: Path) -> DataSet:

@@ -60,5 +60,8 @@ def list_files(folder: Path, glob: str, leave_out: frozenset[Path], what: str) -
             raise CalibrationError(f"{path}: is a link that leads out of {folder}.", remedy="Copy the file into it.")
         found.append(below.as_posix())
     if not found:
-        raise CalibrationError(f"{folder}: holds no file that matches {glob}.", remedy=f"Put the {what} there.")
+        why = "holds no file" if any(folder.iterdir()) else "is empty, so it holds no file"
+        raise CalibrationError(
+            f"{folder}: {why} that matches {glob}.", remedy=f"Put the {what} there, or correct folder or glob."
+        )
     return tuple(sorted(found))

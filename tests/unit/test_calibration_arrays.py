@@ -70,7 +70,7 @@ def claim(shape: tuple[int, ...], descr: str = "<f4", fortran: bool = False, dat
 
 
 HOSTILE = [
-    (b"", "not a readable array file"),
+    (b"", "the file is empty"),
     (b"hello world, this is no array", "not a readable array file"),
     (npy_bytes(np.ones((4, 3), np.float32))[:-1], "its header claims"),
     (npy_bytes(np.ones((4, 3), np.float32)) * 2, "its header claims"),
@@ -106,6 +106,12 @@ def test_a_hostile_file_is_refused_by_name(content: bytes, words: str, form: str
     assert str(path) in str(caught.value)
 
 
+def test_an_archive_without_a_byte_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(CalibrationError, match=r"a\.npz: the file is empty\."):
+        load_set(tmp_path / "a.npz")
+
+
 def test_one_sample_may_not_be_huge(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     head = claim((1, 2**29))
@@ -116,7 +122,7 @@ def test_one_sample_may_not_be_huge(tmp_path: Path) -> None:
         load_set(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip" * 10, b"PK\x05\x06" + b"\0" * 18])
+@pytest.mark.parametrize("content", [b"PK", b"not a zip" * 10, b"PK\x05\x06" + b"\0" * 18])
 def test_a_bad_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(content)

@@ -184,7 +184,7 @@ FILES: list[tuple[bytes | np.ndarray, str]] = [
         + b" " * 48,
         "",
     ),
-    (b"", "2.npy: not a readable array file"),
+    (b"", "2.npy: the file is empty"),
 ]
 
 

@@ -153,12 +153,35 @@ def test_a_spec_that_names_no_set_is_refused(name: str, words: str, folder: Path
 
 def test_a_folder_without_a_description_gets_a_template_that_is_valid(folder: Path) -> None:
     (folder / "p").mkdir()
+    (folder / "p/0.jpg").touch()
     with pytest.raises(CalibrationError, match="says nothing about colour order and scale") as caught:
         load_set(folder / "p")
     text = "\n".join(line.strip() for line in str(caught.value.remedy).splitlines()[1:])
     (folder / "p/set.toml").write_text(text)
+    assert load_set(folder / "p").count == 1
+    (folder / "p/0.jpg").unlink()
     with pytest.raises(CalibrationError, match="holds no file that matches"):  # all that is missing now
         load_set(folder / "p")
+
+
+def test_a_folder_without_samples_is_said_to_be_without_them(folder: Path) -> None:
+    (folder / "p").mkdir()
+    with pytest.raises(CalibrationError, match=r"p: the folder is empty\.") as caught:
+        load_set(folder / "p")
+    assert str(caught.value.remedy).startswith("Give another path, or put the samples there. Put this set.toml into it")
+    (folder / "p/notes.txt").touch()
+    (folder / "p/below").mkdir()
+    with pytest.raises(CalibrationError, match=r"holds no image, no \.npy.* file, and no set\.toml\."):
+        load_set(folder / "p")
+    (folder / "p/below/0.JPG").touch()
+    with pytest.raises(CalibrationError, match="says nothing about colour order and scale"):
+        load_set(folder / "p")
+
+
+def test_a_description_that_names_an_empty_folder_says_so(folder: Path) -> None:
+    (folder / "void").mkdir()
+    with pytest.raises(CalibrationError, match=r"void: is empty, so it holds no file that matches \*\*/\*\."):
+        load_set(write(folder, IMAGES.replace('folder = "p"', 'folder = "void"')))
 
 
 def test_a_folder_with_a_description_is_a_set(folder: Path) -> None:
