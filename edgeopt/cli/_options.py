@@ -51,7 +51,7 @@ def steps(quiet: bool) -> Step:
     return silent if quiet else progress()
 
 
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(texts: Sequence[str], option: str = "--shape") -> dict[str, tuple[int, ...]]:
     """Read ``name=1x3x224x224`` values.
 
     Raises:
@@ -64,9 +64,9 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         try:
             name, shape = parse_shape(text)
         except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--shape") from error
+            raise click.BadParameter(str(error), param_hint=option) from error
         if name in shapes:
-            raise click.BadParameter(f'more than one shape for "{name}"', param_hint="--shape")
+            raise click.BadParameter(f'more than one shape for "{name}"', param_hint=option)
         shapes[name] = shape
     return shapes
 

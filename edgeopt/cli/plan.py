@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_options
+@click.option(
+    "--memory-at",
+    "vary",
+    multiple=True,
+    metavar="NAME=8x3x224x224",
+    help="Predict the memory for another shape of an input too, such as a batch or a resolution. Repeatable.",
+)
 @options.json_option
-def command(request: Request, as_json: bool) -> None:
+def command(request: Request, vary: tuple[str, ...], as_json: bool) -> None:
     """Show the steps that a build of MODEL would try, with the bytes that shapes and types predict.
 
     Takes the options of `edgeopt build`. No model is run: what a step costs in quality and time only a build can tell.
@@ -31,10 +39,12 @@ def command(request: Request, as_json: bool) -> None:
     from edgeopt.pipeline.static import plan
 
     if request.target == ALL:
+        if vary:
+            raise click.UsageError("--memory-at takes one target, not all of them.")
         show_survey(request, as_json=as_json)
         return
 
-    found = plan(request)
+    found = plan(request, [options.parse_shapes([text], "--memory-at") for text in vary])
     if as_json:
         options.emit_json(_described(found))
         return
@@ -71,6 +81,23 @@ def command(request: Request, as_json: bool) -> None:
     idle = [planned.step.name for planned in found.steps if planned.status == "nothing to do"]
     if idle:
         fields([("nothing to do", ", ".join(idle))], stream=sys.stdout)
+    if found.memory:
+        click.echo()
+        _memory_table(found)
+
+
+def _memory_table(found: StaticPlan) -> None:
+    """What the runtime is expected to need, by shape and type."""
+    rows = []
+    for row in found.memory:
+        shapes = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in row.shapes.items())
+        for kind, one in (("float", row.plain), ("int8", row.int8)):
+            if one is not None:
+                held, at = bytes_text(one.weights + one.packed), ", ".join(one.peak_operators[:1])
+                rows.append((shapes or "as loaded", kind, _bytes(one.total), held, _bytes(one.activations), at))
+    result_table(
+        ("memory, predicted", "type", "model", "weights held", "activations", "peak at"), rows, stream=sys.stdout
+    )
 
 
 def _over(budget: Budget, cost: Footprint) -> list[tuple[str, str]]:
@@ -111,6 +138,16 @@ def _described(found: StaticPlan) -> dict[str, Any]:
         "backend": found.choice.name,
         "backend_reason": found.choice.reason,
         "warnings": list(found.warnings),
+        "memory": [
+            {
+                "shapes": {name: list(shape) for name, shape in row.shapes.items()},
+                **{
+                    kind: None if one is None else {**dataclasses.asdict(one), "total": one.total}
+                    for kind, one in (("float", row.plain), ("int8", row.int8))
+                },
+            }
+            for row in found.memory
+        ],
         "before": cost(found.before),
         "steps": [
             {

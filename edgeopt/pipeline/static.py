@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import NamedTuple
 
-from edgeopt import calibration, loaders, passes, quantize
-from edgeopt.memory import Footprint, footprint
+from edgeopt import calibration, passes, quantize
+from edgeopt.backends.shapes import shaped
+from edgeopt.memory import Footprint, Predicted, footprint
 from edgeopt.model import Model, select_keys
 from edgeopt.passes.infer_shapes import INFER_SHAPES
 from edgeopt.pipeline import native
-from edgeopt.pipeline.admit import admit
+from edgeopt.pipeline.admit import load
 from edgeopt.pipeline.choose import BackendChoice, choose_backend, settle_backend
 from edgeopt.pipeline.request import Request, wish
 from edgeopt.pipeline.steps import steps_of
@@ -18,6 +21,8 @@ from edgeopt.plan import STATIC, Step, ladder
 from edgeopt.quantize.quantizer import fitting
 from edgeopt.quantize.scheme import activation_qparams
 from edgeopt.target import Target, load_target
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,38 +43,42 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StaticPlan:
-    """The whole ladder. ``before`` is the model as loaded."""
+    """The whole ladder.
+
+    Attributes:
+        before: the model as loaded.
+        memory: what the runtime is expected to need for the model at the end of it, for the shapes that it has and
+            for each that was asked for; empty where the backend has no memory model.
+    """
 
     target: Target
     choice: BackendChoice
     before: Footprint
     steps: tuple[Planned, ...]
     warnings: tuple[str, ...]
+    memory: tuple[Foreseen, ...] = ()
 
 
-def plan(request: Request) -> StaticPlan:
+class Foreseen(NamedTuple):
+    """Memory for one set of input shapes (empty: those of the model); ``int8`` is None where nothing is quantized."""
+
+    shapes: Shapes
+    plain: Predicted
+    int8: Predicted | None
+
+
+def plan(request: Request, vary: Sequence[Shapes] = ()) -> StaticPlan:
     """Walk the ladder on shapes and types.
+
+    Args:
+        vary: other batches and resolutions, input name -> shape, that memory is predicted for.
 
     Raises:
         ModelError, TargetError, CalibrationError: bad input.
     """
     target = load_target(request.target)
     choice = choose_backend(target, request.backend)
-    model = loaders.load(
-        request.model,
-        shapes=request.shapes,
-        trust_pickle=request.trust_pickle,
-        weights=request.weights,
-        force_eval=request.force_eval,
-    )
-    admitted = admit(
-        model,
-        target,
-        force_eval=request.force_eval,
-        custom_ops=request.custom_ops,
-        keep_custom_ops=request.keep_custom_ops,
-        shapes=request.shapes,
-    )
+    admitted = load(request, target)
     model = admitted.model
     choice = settle_backend(choice, target, model, request.backend)
     backend = choice.backend
@@ -84,11 +93,12 @@ def plan(request: Request) -> StaticPlan:
     )
     by_name = {p.name: p for p in (*rewrites, *finishing)}
     planned: list[Planned] = []
-    seen = model
+    seen = plain = model
     for step in steps:
         if step.kind in ("pass", "finish"):
             applied = passes.apply(by_name[step.name], seen, target)
             seen = applied.model
+            plain = seen if step.kind == "pass" else plain
             places = f"{applied.count} place{'s' if applied.count != 1 else ''}"
             reason = f"{places}; {applied.reason}" if applied.count and applied.reason else applied.reason or places
             status = "applies" if applied.count else "nothing to do"
@@ -105,9 +115,36 @@ def plan(request: Request) -> StaticPlan:
     if last is not None:
         reason = "kept if its outputs are those of the portable file"
         planned.append(Planned(step=last, status="needs results", reason=reason, after=footprint(seen)))
-    shaped = passes.apply(INFER_SHAPES, model).model
+    inferred = passes.apply(INFER_SHAPES, model).model
     return StaticPlan(
-        target=target, choice=choice, before=footprint(shaped), steps=tuple(planned), warnings=admitted.warnings
+        target=target,
+        choice=choice,
+        before=footprint(inferred),
+        steps=tuple(planned),
+        warnings=admitted.warnings,
+        memory=_memory(plain, seen, backend, target, vary),
+    )
+
+
+def _memory(
+    plain: Model, last: Model, backend: ModuleType, target: Target, vary: Sequence[Shapes]
+) -> tuple[Foreseen, ...]:
+    """Predictions for the float model and for the last one, if that is another in its types."""
+    if not hasattr(backend, "predict"):
+        return ()
+    quantized = any(node.op_type == "QuantizeLinear" for node in last.graph)
+
+    def foreseen(model: Model, shapes: Shapes, *, int8: bool) -> Predicted:
+        found: Predicted = backend.predict(shaped(model, shapes), target, {}, quantized=int8)
+        return found
+
+    return tuple(
+        Foreseen(
+            shapes=shapes,
+            plain=foreseen(plain, shapes, int8=False),
+            int8=foreseen(last, shapes, int8=True) if quantized else None,
+        )
+        for shapes in ({}, *vary)
     )
 
 

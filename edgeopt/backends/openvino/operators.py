@@ -51,47 +51,39 @@ def missing(model: Model) -> tuple[Missing, ...]:
 def _reason(node: ir.Node, imports: dict[str, int]) -> Missing | None:
     release, name, since = table()["releases"][0], spelled(node), version(node, imports)
     entry = table()["operators"].get(name)
+
+    def lacks(why: str, change: str, *, kind: str = "", certain: bool = True) -> Missing:
+        why = f"OpenVINO {release} {why}"
+        return Missing(operator=name, opset=since, kind=kind, why=why, change=change, certain=certain)
+
     if entry is None or since is None:
-        return Missing(
-            operator=name,
-            opset=since,
-            why=f"OpenVINO {release} has no operator for it",
-            change="Build for onnxruntime, or export the model without it.",
-        )
-    if since < entry["since"][0]:
-        first = entry["since"][0]
-        return Missing(
-            operator=name,
-            opset=since,
-            why=f"OpenVINO {release} has version {first} of it and newer, not {since}",
-            change=f"Export the model with an operator set that has version {first} of it.",
+        return lacks("has no operator for it", "Build for onnxruntime, or export the model without it.")
+    first = entry["since"][0]
+    if since < first:
+        return lacks(
+            f"has version {first} of it and newer, not {since}",
+            f"Export the model with an operator set that has version {first} of it.",
         )
     kind = kind_of(node.inputs[0]) if node.inputs else None
     if name in _NEEDS_RANK and node.inputs[0] is not None and node.inputs[0].shape is None:
-        return Missing(
-            operator=name,
-            opset=since,
-            why=f"OpenVINO {release} has to know how many dimensions its input has, and the graph does not tell",
-            change="Build it, with openvino installed: its importer tells; or fix shapes with --shape.",
+        return lacks(
+            "has to know how many dimensions its input has, and the graph does not tell",
+            "Build it, with openvino installed: its importer tells; or fix shapes with --shape.",
             certain=False,
         )
     partly = entry.get("some", {}).get(kind)
     if partly is not None:
-        return Missing(
-            operator=name,
-            opset=since,
+        return lacks(
+            f"takes some forms of it; of another it said: {partly}",
+            "Build it, with openvino installed: its importer tells.",
             kind=str(kind),
-            why=f"OpenVINO {release} takes some forms of it; of another it said: {partly}",
-            change="Build it, with openvino installed: its importer tells.",
             certain=False,
         )
     said = entry.get("refused", {}).get(kind)
     if said is not None:
-        return Missing(
-            operator=name,
-            opset=since,
+        return lacks(
+            f"refuses it for {kind}: {said}",
+            "Export the network in float32, or build for onnxruntime.",
             kind=str(kind),
-            why=f"OpenVINO {release} refuses it for {kind}: {said}",
-            change="Export the network in float32, or build for onnxruntime.",
         )
     return None

@@ -18,7 +18,6 @@ from edgeopt.backends.onnxruntime import packing
 from edgeopt.backends.onnxruntime.arena import FIRST, Arena, Chunk
 from edgeopt.backends.onnxruntime.schedule import schedule
 from edgeopt.backends.shapes import shaped
-from edgeopt.backends.variants import batches, predictions
 from edgeopt.errors import ModelError
 from edgeopt.memory import Predicted, Sizes
 from edgeopt.memory.heap import Heap
@@ -136,12 +135,14 @@ def test_a_plain_reader_behind_a_convolution_in_blocks_costs_a_copy() -> None:
 @pytest.mark.parametrize("backend", [onnxruntime, openvino], ids=lambda module: module.NAME)
 def test_activations_grow_with_batch_and_resolution_and_weights_do_not(backend: ModuleType, target: Target) -> None:
     model = wide(batch="N")
-    one, four = (found for _, found in predictions(model, backend, target, batches(model, [1, 4])))
+    one, four, larger = (
+        backend.predict(shaped(model, {"x": shape}), target, {}, quantized=False)
+        for shape in ((1, 3, 112, 112), (4, 3, 112, 112), (1, 3, 224, 224))
+    )
     assert one.activations is not None
     assert four.activations is not None
     assert 3 * one.activations < four.activations < 5 * one.activations
     assert (one.weights, one.packed) == (four.weights, four.packed)
-    [(_, larger)] = predictions(model, backend, target, [{"x": (1, 3, 224, 224)}])
     assert larger.activations is not None
     assert larger.activations > 3 * one.activations
 
@@ -165,7 +166,7 @@ def test_an_unknown_shape_leaves_the_total_open(target: Target) -> None:
 def test_predicting_leaves_the_model_alone(target: Target) -> None:
     model = wide(batch="N")
     before = ir.to_proto(model.ir).SerializeToString()
-    predictions(model, onnxruntime, target, [{"x": (2, 3, 64, 64)}])
+    onnxruntime.predict(shaped(model, {"x": (2, 3, 64, 64)}), target, {}, quantized=False)
     assert ir.to_proto(model.ir).SerializeToString() == before
 
 
@@ -225,3 +226,14 @@ def test_a_planted_error_is_caught(target: Target, tmp_path: Path, monkeypatch: 
     total = predict(onnxruntime, heavy(), target).total
     assert total is not None
     assert abs(total - needed) > 0.2 * needed
+
+
+def test_library_for_quantized_activations_is_counted_once() -> None:
+    plain = """net (float[1,8] x) => (float[1,8] y) { r = Relu(x) y = Tanh(r) }"""
+    pairs = """net (float[1,8] x) => (float[1,8] y) {
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) r = Relu(d)
+        p = QuantizeLinear(r, s, z) y = DequantizeLinear(p, s, z)
+    }"""
+    quantized = build(pairs, s=np.array(0.1, np.float32), z=np.array(0, np.int8))
+    assert ort_memory.features(build(plain), quantized=False) == (1, 0, 2)
+    assert ort_memory.features(quantized, quantized=True) == (1, 1, 3)  # Relu, and four that count half

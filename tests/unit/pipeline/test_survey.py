@@ -170,6 +170,27 @@ def test_command_prints_a_table_and_json(tmp_path: Path, call: Callable[..., tup
     assert set(json.loads(out)) >= {"target", "backend", "before", "steps"}
 
 
+def test_memory_is_predicted_for_other_shapes_of_an_input(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    model = written(tmp_path / "m.onnx", relu())
+    asked = ("plan", model, "--target", "host", "--memory-at", "x=500x3x16x16")
+    code, out, err = call(*asked, "--json")
+    assert code == 0, err
+    plain, large = json.loads(out)["memory"]
+    assert (plain["shapes"], large["shapes"]) == ({}, {"x": [500, 3, 16, 16]})
+    assert large["float"]["activations"] - plain["float"]["activations"] > 4_000_000
+    assert plain["int8"] is None
+    code, out, _ = call(*asked)
+    assert code == 0
+    assert "x=500x3x16x16" in out
+    code, _, err = call("plan", model, "--target", "host", "--memory-at", "z=1")
+    assert (code, "no input" in err) == (3, True)
+    code, _, err = call("plan", model, "--target", "host", "--memory-at", "x")
+    assert (code, "--memory-at" in err) == (2, True)
+    assert call("plan", model, "--target", "all", "--memory-at", "x=1")[0] == 2
+
+
 def test_a_project_gives_the_model_and_its_own_limits(
     tmp_path: Path, call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
