@@ -149,14 +149,22 @@ def relieved(made: Candidate, brief: Brief, precision: str, work: Path, stage: S
     """
     backend, before = made.choice.backend, made.judged.outcome
     with stage("run options"):
-        outcome = _with_options(before, brief, backend, work, [precision])
+        seen = made.measured.peak_bytes(precision)
+        outcome = _with_options(before, brief, backend, work, [precision], {} if seen is None else {precision: seen})
     judged = dataclasses.replace(made.judged, outcome=outcome)
     if outcome.artifacts == before.artifacts:
         return dataclasses.replace(made, judged=judged)
     return _measured(brief, made.choice, made.quantize, judged, work, stage)
 
 
-def _with_options(outcome: Outcome, brief: Brief, backend: ModuleType, work: Path, precisions: list[str]) -> Outcome:
+def _with_options(
+    outcome: Outcome,
+    brief: Brief,
+    backend: ModuleType,
+    work: Path,
+    precisions: list[str],
+    known: Mapping[str, int] | None = None,
+) -> Outcome:
     return options.apply(
         outcome,
         options.option_steps(brief.target, backend),
@@ -167,6 +175,7 @@ def _with_options(outcome: Outcome, brief: Brief, backend: ModuleType, work: Pat
         lock=brief.lock,
         precisions=precisions,
         enough=brief.budget.peak_bytes,
+        known=known,
         threads=brief.threads,
         effort=brief.effort,
         seconds=brief.request.seconds,

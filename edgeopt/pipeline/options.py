@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 import numpy as np
 
@@ -25,8 +24,9 @@ from edgeopt.pipeline import checks, frugal, keys
 from edgeopt.pipeline.data import Sets
 from edgeopt.pipeline.journal import Journal
 from edgeopt.pipeline.measure import Measured
+from edgeopt.pipeline.search import result
 from edgeopt.pipeline.steps import Outcome, locked_decision
-from edgeopt.plan import Status, Step, StepResult
+from edgeopt.plan import Status, Step
 from edgeopt.target import Target
 
 KIND = "option"
@@ -60,6 +60,7 @@ def apply(
     lock: Lock | None = None,
     precisions: Collection[str] | None = None,
     enough: int | None = None,
+    known: Mapping[str, int] | None = None,
     slowest: float = SLOWEST,
     threads: int = 1,
     effort: str = "quick",
@@ -75,6 +76,8 @@ def apply(
         work: folder for files; new ones go below it.
         precisions: artifacts to try; all when None.
         enough: bytes of runtime and model. An artifact that takes no more is left as it is.
+        known: what artifacts were measured at before, by precision. A peak that is now one and now another counts as
+            the higher.
         slowest: an option is rolled back when the whole interval of its latency ratio lies above this.
         threads, effort, seconds: of each measurement.
         look: measures; a fresh process for each figure unless given.
@@ -95,7 +98,7 @@ def apply(
     bench = _Bench(outcome=outcome, sets=sets, samples=samples, look=measures, enough=enough, slowest=slowest)
     artifacts, results = dict(outcome.artifacts), []
     cost = footprint(outcome.float_model)
-    charged: dict[str, int] = {}
+    charged = dict(known or {})
     for step in steps:
         started = time.perf_counter()
         decision = None if lock is None else locked_decision(lock, step)
@@ -110,7 +113,7 @@ def apply(
         statuses = {tried.status for tried in tries.values()}
         status: Status = "kept" if kept else "rolled-back" if "rolled-back" in statuses else "skipped"
         if decision is not None and not kept:
-            status = cast(Status, decision.status) if decision.status != "kept" else status
+            status = decision.status if decision.status != "kept" else status
         if decision is not None and (status != decision.status or kept != _locked(decision, wanted)):
             said = "; ".join(f"{precision}: {tried.said}" for precision, tried in tries.items())
             raise BundleError(
@@ -119,16 +122,15 @@ def apply(
             )
         ratios = [ratio for tried in tries.values() if tried.status == "kept" and (ratio := tried.ratio) is not None]
         results.append(
-            StepResult(
-                step=step,
-                status=status,
-                reason="; ".join(f"{precision}: {tried.said}" for precision, tried in tries.items()) or "no artifact",
-                before=cost,
-                after=cost,
-                drift=(),
-                latency_ratio=max(ratios, default=None),
-                seconds=time.perf_counter() - started,
-                found={"kept": kept} if kept else {},
+            result(
+                step,
+                status,
+                "; ".join(f"{precision}: {tried.said}" for precision, tried in tries.items()) or "no artifact",
+                cost,
+                cost,
+                started,
+                found={"kept": kept} if kept else None,
+                ratio=max(ratios, default=None),
             )
         )
     return dataclasses.replace(outcome, artifacts=artifacts, results=(*outcome.results, *results))
@@ -206,7 +208,7 @@ def _try(
     figures = f"{before:,} to {after:,} bytes of runtime and model"
     if ratio is not None:
         figures += f", latency {ratio[0]:.2f}x ({ratio[1]:.2f} to {ratio[2]:.2f})"
-    charged[precision] = before
+    charged[precision] = max(before, charged.get(precision, 0))
     if before - after < max(LEAST_BYTES, LEAST_SHARE * before):
         return stays("rolled-back", f"it saves too little: {figures}")
     if ratio is not None and ratio[1] > bench.slowest:

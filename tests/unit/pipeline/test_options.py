@@ -124,6 +124,16 @@ def test_what_fits_is_left_alone_and_measured_once(tmp_path: Path) -> None:
     assert outcome.artifacts["float32"].options == {"arena": "off"}
 
 
+def test_a_peak_that_was_seen_over_the_budget_counts_though_it_is_below_now(tmp_path: Path) -> None:
+    look = Looks(5_900_000, 5_000_000)
+    outcome, rows = tried(tmp_path, switches("arena"), look, enough=6_000_000, known={"float32": 6_500_000})
+    assert [status for status, _ in rows] == ["kept"]
+    assert outcome.artifacts["float32"].options == {"arena": "off"}
+    (tmp_path / "again").mkdir()
+    _, rows = tried(tmp_path / "again", switches("arena"), Looks(5_900_000, 5_000_000), enough=6_000_000)
+    assert [status for status, _ in rows] == ["skipped"]
+
+
 def test_an_option_that_moves_an_output_is_never_measured(tmp_path: Path) -> None:
     """The planted error: another file under the option's name, whose weights are a thousandth larger."""
 
