@@ -7,15 +7,15 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from edgeopt.bundle.layout import canonical, load_json, read_text
 from edgeopt.errors import BundleError
 from edgeopt.memory import Footprint
-from edgeopt.plan import Drift, Point, Step, StepResult
+from edgeopt.plan import Drift, Point, Status, Step, StepResult
 
 LOCK_SCHEMA = "edgeopt.lock/1"
-_STATUS = ("kept", "rolled-back", "skipped")
+_STATUS = get_args(Status)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Decision:
     kind: str
     name: str
     params: Mapping[str, object]
-    status: str
+    status: Status
     reason_code: str = ""
     found: Mapping[str, object] = dataclasses.field(default_factory=dict)
 

@@ -70,7 +70,7 @@ _GOOD = table(
 _FAILED = table({"error": text, "steady_ns": _NS}, {**_TOLD, "phases_ns": mapping(whole())})
 _PROCESS = either(lambda value: isinstance(value, dict) and not value.get("error"), _GOOD, _FAILED)
 _SUSTAINED = table({"steady_ns": _NS, "error": maybe(text)}, {**_SEEN, "cut_short": flag})
-_MISSING = table({"bytes": word(None)}, {"reason": maybe(text)})  # type: ignore[arg-type]
+_MISSING = table({"bytes": word(None)}, {"reason": maybe(text)})
 _FIGURE = either(
     lambda value: isinstance(value, dict) and value.get("bytes") is None,
     _MISSING,

@@ -48,12 +48,12 @@ def whole(least: int = 0, most: int = MAX_WHOLE) -> Check:
     return check
 
 
-def word(*known: str) -> Check:
+def word(*known: str | None) -> Check:
     """One of some words."""
 
     def check(value: Any, where: str) -> None:
         if value not in known:
-            raise Misshapen(f"{where} is none of {', '.join(known)}")
+            raise Misshapen(f"{where} is none of {', '.join(map(str, known))}")
 
     return check
 

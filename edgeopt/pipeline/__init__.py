@@ -38,21 +38,7 @@ def build(request: Request, stage: Stage = silent) -> Bundle:
     name = bundle.safe_name(request.name or loaders.default_name(request.model, request.weights))
     bundle.check_destination(request.out, name)
     with stage("load"):
-        model = loaders.load(
-            request.model,
-            shapes=request.shapes,
-            trust_pickle=request.trust_pickle,
-            weights=request.weights,
-            force_eval=request.force_eval,
-        )
-        admitted = admit.admit(
-            model,
-            target,
-            force_eval=request.force_eval,
-            custom_ops=request.custom_ops,
-            keep_custom_ops=request.keep_custom_ops,
-            shapes=request.shapes,
-        )
+        admitted = admit.load(request, target)
         model = admitted.model
         exclude = select_keys(model, request.exclude)
         lock = decide.load_lock(request.locked, model, target)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeopt import findings
+from edgeopt import findings, loaders
 from edgeopt.errors import ModelError
 from edgeopt.findings import baked, custom, quantized, training, types
 from edgeopt.interpreter import Interpreter, refusal
 from edgeopt.model import Model
 from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.request import Request
 from edgeopt.target import Target
 
 
@@ -40,6 +41,29 @@ class Admitted:
     def quantizes(self) -> bool:
         """Whether int8 may be tried."""
         return self.runnable and self.precision == "float32"
+
+
+def load(request: Request, target: Target) -> Admitted:
+    """Load the network that is asked for, and judge it.
+
+    Raises:
+        ModelError: as ``loaders.load`` and :func:`admit`.
+    """
+    model = loaders.load(
+        request.model,
+        shapes=request.shapes,
+        trust_pickle=request.trust_pickle,
+        weights=request.weights,
+        force_eval=request.force_eval,
+    )
+    return admit(
+        model,
+        target,
+        force_eval=request.force_eval,
+        custom_ops=request.custom_ops,
+        keep_custom_ops=request.keep_custom_ops,
+        shapes=request.shapes,
+    )
 
 
 def admit(

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 from edgeopt import quality
 from edgeopt.backends import Artifact
@@ -17,8 +16,9 @@ from edgeopt.memory import footprint
 from edgeopt.model import Model
 from edgeopt.pipeline import checks, frugal
 from edgeopt.pipeline.data import Sets
+from edgeopt.pipeline.search import result
 from edgeopt.pipeline.steps import Outcome, locked_status
-from edgeopt.plan import Status, Step, StepResult
+from edgeopt.plan import Status, Step
 from edgeopt.target import Target
 
 STEP = Step(
@@ -51,7 +51,7 @@ def apply(
     artifacts = dict(outcome.artifacts)
     status: Status = "skipped"
     if locked in ("skipped", "rolled-back"):
-        status, reason = cast(Status, locked), "as locked"
+        status, reason = locked, "as locked"
     elif not sets.probes:
         reason = "nothing of this network can be run here, so nothing can be compared"
     else:
@@ -70,17 +70,8 @@ def apply(
             f"the lock has {step.name} as {locked}, and here it is {status}: {reason}",
             remedy="Build again without --locked.",
         )
-    result = StepResult(
-        step=step,
-        status=status,
-        reason=reason,
-        before=cost,
-        after=cost,
-        drift=(),
-        latency_ratio=None,
-        seconds=time.perf_counter() - started,
-    )
-    return dataclasses.replace(outcome, artifacts=artifacts, results=(*outcome.results, result))
+    row = result(step, status, reason, cost, cost, started)
+    return dataclasses.replace(outcome, artifacts=artifacts, results=(*outcome.results, row))
 
 
 def _source(outcome: Outcome, precision: str) -> Model:

@@ -18,6 +18,7 @@ from edgeopt.model import Model
 from edgeopt.passes.absorb_input import absorb_input
 from edgeopt.pipeline.checks import KERNEL_ROUNDING
 from edgeopt.pipeline.data import Sets, spread
+from edgeopt.pipeline.search import result
 from edgeopt.pipeline.steps import Outcome
 from edgeopt.plan import Step, StepResult
 
@@ -50,8 +51,8 @@ class Taken:
         said = [_copies("float32", quantize.float_copies(outcome.float_model))]
         if outcome.quantized is not None:
             said.append(_copies(outcome.quantized.precision, quantize.float_copies(outcome.quantized.model)))
-        result = dataclasses.replace(self.result, reason="; ".join([self.result.reason, *said]))
-        return dataclasses.replace(outcome, results=(result, *outcome.results))
+        row = dataclasses.replace(self.result, reason="; ".join([self.result.reason, *said]))
+        return dataclasses.replace(outcome, results=(row, *outcome.results))
 
 
 def take(model: Model, sets: Sets, asked: Asked, lock: Lock | None, stage: Stage) -> Taken:
@@ -105,19 +106,10 @@ def _taken(model: Model, sets: Sets, asked: Asked, lock: Lock | None) -> Taken:
     for found in raw.values():
         for _ in samples(found, changed.inputs):
             pass  # every sample must be bytes, before any work
-    result = StepResult(
-        step=Step(
-            kind="pass", name=STEP, params=params, why="a camera frame is the input: nothing to prepare in float"
-        ),
-        status="kept",
-        reason=f"{_words(pixels)}; {_verified(model, changed, sets, fed)}",
-        before=footprint(model),
-        after=footprint(changed),
-        drift=(),
-        latency_ratio=None,
-        seconds=time.perf_counter() - started,
-    )
-    return Taken(model=changed, sets=fed, result=result)
+    step = Step(kind="pass", name=STEP, params=params, why="a camera frame is the input: nothing to prepare in float")
+    reason = f"{_words(pixels)}; {_verified(model, changed, sets, fed)}"
+    row = result(step, "kept", reason, footprint(model), footprint(changed), started)
+    return Taken(model=changed, sets=fed, result=row)
 
 
 def _verified(model: Model, changed: Model, sets: Sets, fed: Sets) -> str:

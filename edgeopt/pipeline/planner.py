@@ -18,14 +18,15 @@ from typing import Any
 from edgeopt.backends.registry import BACKENDS, INSTALL
 from edgeopt.bundle import Lock
 from edgeopt.errors import BenchError, BudgetError, BundleError, EdgeoptError, ModelError, QualityError, ToolchainError
-from edgeopt.memory import Footprint, footprint
+from edgeopt.memory import footprint
 from edgeopt.pipeline import frontier
 from edgeopt.pipeline.candidate import Brief, Candidate, Stage, make, relieved
 from edgeopt.pipeline.choose import BackendChoice
 from edgeopt.pipeline.decide import Final, choose
 from edgeopt.pipeline.ending import lacking
 from edgeopt.pipeline.frontier import Point
-from edgeopt.plan import CANDIDATE, Status, Step, StepResult, candidates
+from edgeopt.pipeline.search import result
+from edgeopt.plan import CANDIDATE, Step, StepResult, candidates
 from edgeopt.report.text import size
 
 
@@ -125,7 +126,8 @@ def _try(walk: _Walk, step: Step, brief: Brief, folder: Path, stage: Stage) -> F
             made = refusal.message
     if isinstance(made, str):
         shutil.rmtree(folder)
-        walk.rows.append(_row(step, "skipped", made, footprint(brief.model), started))
+        cost = footprint(brief.model)
+        walk.rows.append(result(step, "skipped", made, cost, cost, started))
         return None
     return _look(walk, step, made, folder, brief, stage, started)
 
@@ -176,7 +178,7 @@ def _look(
         kept, ships = least is not None and least in points, "" if least is None else least.precision
     words = "; ".join(frontier.said(point) for point in points) or "nothing that was not there before"
     cost = footprint(outcome.float_model if outcome.quantized is None else outcome.quantized.model)
-    walk.rows.append(_row(step, "kept" if kept else "rolled-back", words, cost, started))
+    walk.rows.append(result(step, "kept" if kept else "rolled-back", words, cost, cost, started))
     if kept:
         _drop(walk)
         walk.best = (made, ships, folder)
@@ -205,19 +207,6 @@ def _drop(walk: _Walk) -> None:
     name = f"{walk.best[0].choice.name} {walk.best[0].quantize}"
     shutil.rmtree(walk.best[2])
     walk.rows = [dataclasses.replace(r, status="rolled-back") if r.step.name == name else r for r in walk.rows]
-
-
-def _row(step: Step, status: Status, reason: str, cost: Footprint, started: float) -> StepResult:
-    return StepResult(
-        step=step,
-        status=status,
-        reason=reason,
-        before=cost,
-        after=cost,
-        drift=(),
-        latency_ratio=None,
-        seconds=time.perf_counter() - started,
-    )
 
 
 def _concluded(walk: _Walk, made: Candidate, final: Final, choice: BackendChoice, objective: str | None) -> Decided:
@@ -270,14 +259,13 @@ def _replayed(brief: Brief, choice: BackendChoice, lock: Lock, work: Path, stage
     final = choose(made.judged, made.measured, brief.target, brief.budget, lock, ships)
     cost = footprint(made.judged.outcome.float_model)
     rows = [
-        dataclasses.replace(
-            _row(
-                Step(kind=d.kind, name=d.name, params=d.params),
-                _status(d.status),
-                "as locked",
-                cost,
-                time.perf_counter(),
-            ),
+        result(
+            Step(kind=d.kind, name=d.name, params=d.params),
+            d.status,
+            "as locked",
+            cost,
+            cost,
+            time.perf_counter(),
             found=d.found,
         )
         for d in tried
@@ -285,10 +273,6 @@ def _replayed(brief: Brief, choice: BackendChoice, lock: Lock, work: Path, stage
     walk = _Walk(points=frontier.points_of(made, brief.budget, plain=True))
     final = dataclasses.replace(final, results=(*final.results, *rows))
     return Decided(made=made, final=final, frontier=_section(walk, made, final, brief.request.objective))
-
-
-def _status(word: str) -> Status:
-    return "kept" if word == "kept" else "skipped" if word == "skipped" else "rolled-back"
 
 
 def _ended(walk: _Walk, brief: Brief) -> EdgeoptError:

@@ -243,8 +243,9 @@ def result(
     seen: Quality | None = None,
     found: Mapping[str, object] | None = None,
     points: tuple[Point, ...] = (),
+    ratio: tuple[float, float, float] | None = None,
 ) -> StepResult:
-    """What a step did; ``started`` is a ``time.perf_counter``."""
+    """What a step did; ``started`` is a ``time.perf_counter``, ``ratio`` the latency after/before, where timed."""
     return StepResult(
         step=step,
         status=status,
@@ -252,7 +253,7 @@ def result(
         before=before,
         after=after,
         drift=() if seen is None else seen.outputs,
-        latency_ratio=None,
+        latency_ratio=ratio,
         seconds=time.perf_counter() - started,
         found=found or {},
         points=points,

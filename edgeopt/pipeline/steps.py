@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 from edgeopt import passes
 from edgeopt.backends import Artifact
@@ -106,7 +105,7 @@ def run(
     results: list[StepResult] = []
     while step := next_step(plan, results):
         decision = None if lock is None else locked_decision(lock, step)
-        locked = None if decision is None else cast(Status, decision.status)
+        locked = None if decision is None else decision.status
         if not results or results[-1].status != "skipped":  # a skipped step held no weights of its own
             frugal.release(search.cost(search.model).weight_bytes)
         known = walk.known(step)
@@ -180,7 +179,7 @@ def _again(
 
 def locked_status(lock: Lock, step: Step) -> Status:
     """What became of a step by the lock; ``locked_decision`` says which errors there are."""
-    return cast(Status, locked_decision(lock, step).status)
+    return locked_decision(lock, step).status
 
 
 def locked_decision(lock: Lock, step: Step) -> Decision:

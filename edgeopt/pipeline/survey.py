@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from edgeopt import loaders, passes
+from edgeopt import passes
 from edgeopt.backends.operators import Missing
 from edgeopt.backends.registry import BACKENDS
 from edgeopt.backends.stated import stated
@@ -20,7 +20,7 @@ from edgeopt.memory import footprint
 from edgeopt.model import Model, select_keys
 from edgeopt.passes.infer_shapes import INFER_SHAPES
 from edgeopt.passes.lower_opset import opset_of
-from edgeopt.pipeline.admit import Admitted, admit
+from edgeopt.pipeline.admit import Admitted, load
 from edgeopt.pipeline.fits import FLOAT, INT8, Limit, Need, fits, limits_of, need, within
 from edgeopt.pipeline.request import Request
 from edgeopt.pipeline.static import quantized
@@ -80,21 +80,7 @@ def survey(request: Request) -> Survey:
         TargetError: no profile can be used.
     """
     targets, unusable = _targets()
-    model = loaders.load(
-        request.model,
-        shapes=request.shapes,
-        trust_pickle=request.trust_pickle,
-        weights=request.weights,
-        force_eval=request.force_eval,
-    )
-    admitted = admit(
-        model,
-        targets[0],
-        force_eval=request.force_eval,
-        custom_ops=request.custom_ops,
-        keep_custom_ops=request.keep_custom_ops,
-        shapes=request.shapes,
-    )
+    admitted = load(request, targets[0])
     forms = _Forms(request, admitted, targets[0])
     verdicts = tuple(
         _verdict(target, name, request, forms)

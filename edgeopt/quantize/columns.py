@@ -136,7 +136,8 @@ def _windows(how: Columns, sample: np.ndarray) -> np.ndarray:
     sizes = windows.shape[1 : 1 + len(axes)]
     count = math.prod(sizes)
     where = np.unravel_index(np.arange(0, count, stride_for(count, _limit(how), sizes)), sizes)
-    taken: np.ndarray = windows[(slice(None), *where)]  # type: ignore[arg-type]  # [C, p, *kernel]
+    places: tuple[slice | np.ndarray, ...] = (slice(None), *where)
+    taken: np.ndarray = windows[places]  # [C, p, *kernel]
     taken = taken.reshape(how.groups, -1, taken.shape[1], math.prod(how.kernel))
     return np.ascontiguousarray(taken.swapaxes(1, 2)).reshape(how.groups, -1, how.size)
 

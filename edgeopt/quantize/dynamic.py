@@ -28,9 +28,9 @@ from edgeopt.quantize.emit import Emitter
 from edgeopt.quantize.insert import QuantizedModel
 from edgeopt.quantize.placement import Table
 from edgeopt.quantize.recurrent import dynamic_lstm, is_dynamic_lstm
-from edgeopt.quantize.sites import Site, Weight, find, first_layers, reads_matrix
+from edgeopt.quantize.sites import Site, Weight, find, reads_matrix
 from edgeopt.quantize.stored import Stored, described, store
-from edgeopt.quantize.weights_alone import RAW_SHARE, keep_half, restore
+from edgeopt.quantize.weights_alone import behind_first, restore
 from edgeopt.target import Int8Scheme
 
 SMOOTHING = 0.7
@@ -68,17 +68,10 @@ def quantize_dynamic(
     counts: dict[str, int] = {}
     notes: dict[str, str] = {}
     int8: list[str] = []
-    raw = first_layers(found.weights, RAW_SHARE)
     factors = _smoothing(found.weights, table, float_nodes, peaks or {})
     sources: dict[tuple[ir.Graph, ir.Value], ir.Node] = {}
     lstms: dict[ir.Node, dict[int, Weight]] = {}
-    for weight, is_raw in zip(found.weights, raw, strict=True):
-        keys = [node_key(site.node) for site in weight.sites]
-        if is_raw:
-            keep_half(emitter, weight)
-            notes |= dict.fromkeys(keys, "the first layer: its weight is stored in 16 bits")
-            counts |= dict.fromkeys(keys, 0)
-            continue
+    for weight in behind_first(emitter, found.weights, counts, notes):
         if all(is_dynamic_lstm(site.node) and node_key(site.node) not in float_nodes for site in weight.sites):
             for site in weight.sites:
                 lstms.setdefault(site.node, {})[site.index] = weight

@@ -33,6 +33,7 @@ from edgeopt.interpreter import AHEAD, Feeds, Interpreter
 from edgeopt.model import Model, node_key
 from edgeopt.quantize.channels import Channels
 from edgeopt.quantize.moments import Moments
+from edgeopt.quantize.operators import input_name
 from edgeopt.quantize.placement import Placement, constant_of
 from edgeopt.quantize.weights import layout_of
 from edgeopt.quantize.writer import Writer
@@ -190,7 +191,7 @@ def _applied(model: Model, channels: Channels, factors: np.ndarray) -> Model:
             split = rows.reshape(groups, outputs, read.size // groups, -1) / read.reshape(groups, 1, -1, 1)
             rows = split.reshape(rows.shape)
         rows = rows * made.reshape(groups, outputs, 1)
-        name = str(copy.inputs[1].name)  # type: ignore[union-attr]
+        name = input_name(copy, 1)
         scaled = layout.tensor(rows).astype(np.float32)
         writer.replace(copy, 1, writer.initializer(name, "equalized", scaled))
         bias = constant_of(node, 2)

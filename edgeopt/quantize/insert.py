@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import Model, node_key
-from edgeopt.quantize import border, hard, pixels, scheme
+from edgeopt.quantize import border, hard, operators, pixels, scheme
 from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, constant_of, constant_operands
 from edgeopt.quantize.scheme import QParams
 from edgeopt.quantize.weights import Fitted
@@ -71,7 +71,7 @@ def quantize_model(
     for key in sorted(keys):
         node, rule = nodes[key], table.rules[nodes[key].op_type]
         if rule.weight is not None:
-            input_name = str(node.inputs[0].name)  # type: ignore[union-attr]
+            input_name = operators.input_name(node, 0)
             counts[key] = _quantize_constants(writer, node, rule, params[input_name], fit)
         for index, array in constant_operands(node, rule):
             dtype = params[str(activation_inputs(node, rule)[0].name)].dtype

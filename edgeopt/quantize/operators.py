@@ -26,6 +26,13 @@ def conv_transpose_axis(node: ir.Node) -> int:
     return 0 if weight is not None and weight.shape is not None and weight.shape[1] == 1 else 1
 
 
+def input_name(node: ir.Node, index: int) -> str:
+    """Name of an input that is there."""
+    value = node.inputs[index]
+    assert value is not None
+    return str(value.name)
+
+
 def refuse_products(node: ir.Node) -> str | None:
     """Both factors computed, as in attention: kernels pack them at every run, and float is as fast (tried)."""
     weight = node.inputs[1]

@@ -16,6 +16,7 @@ from edgeopt.model import Model, node_key
 from edgeopt.quantize import weights
 from edgeopt.quantize.insert import Fit, QuantizedModel, quantize_model
 from edgeopt.quantize.moments import Moments
+from edgeopt.quantize.operators import input_name
 from edgeopt.quantize.pixels import grids, on_grid, pixel_values
 from edgeopt.quantize.placement import Placement, Rule, Table, activation_inputs, limits, plan_placement
 from edgeopt.quantize.ranges import Statistics
@@ -116,7 +117,7 @@ def calibrate(
         model = prepared
         first = plan_placement(model.ir, table, exclude=exclude, given=pixel_values(model))
     axes = {
-        str(node.inputs[0].name): axis  # type: ignore[union-attr]
+        input_name(node, 0): axis
         for node in first.int8
         if (axis := _channel_axis(node, table.rules[node.op_type])) is not None
     }

@@ -14,7 +14,7 @@ before other operators it restores the weight at every inference; the float16 is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import onnx_ir as ir
@@ -76,15 +76,9 @@ def quantize_weights(
     emitter = Emitter(changed)
     counts: dict[str, int] = {}
     notes: dict[str, str] = {}
-    raw = first_layers(found.weights, RAW_SHARE)
     own = backend == "onnxruntime"
-    for weight, is_raw in zip(found.weights, raw, strict=True):
+    for weight in behind_first(emitter, found.weights, counts, notes):
         keys = [node_key(site.node) for site in weight.sites]
-        if is_raw:
-            keep_half(emitter, weight)
-            notes |= dict.fromkeys(keys, "the first layer: its weight is stored in 16 bits")
-            counts |= dict.fromkeys(keys, 0)
-            continue
         size = _block_size(weight, block) if bits == 4 else None
         if not (_has_nbits(release) if own else opset_max is None or opset_max >= BLOCKED_OPSET):
             size = None
@@ -105,6 +99,24 @@ def quantize_weights(
             _standard_blocks(emitter, weight, blocks)
     emitter.finish()
     return described(model, changed, found, (), counts, notes, f"int{bits}-weights")
+
+
+def behind_first(
+    emitter: Emitter, weights: Sequence[Weight], counts: dict[str, int], notes: dict[str, str]
+) -> Iterator[Weight]:
+    """The weights that are to be stored in integers, in order; a first layer on the way is stored in 16 bits.
+
+    Args:
+        counts, notes: take what becomes of the first layer, by node key.
+    """
+    for weight, is_raw in zip(weights, first_layers(weights, RAW_SHARE), strict=True):
+        if not is_raw:
+            yield weight
+            continue
+        keep_half(emitter, weight)
+        keys = [node_key(site.node) for site in weight.sites]
+        notes |= dict.fromkeys(keys, "the first layer: its weight is stored in 16 bits")
+        counts |= dict.fromkeys(keys, 0)
 
 
 def restore(emitter: Emitter, site: Site, stored: Stored, *, look_up: bool) -> None:

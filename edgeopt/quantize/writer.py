@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.model import NODE_KEY, node_key
+from edgeopt.quantize.operators import input_name
 from edgeopt.quantize.placement import Shield
 from edgeopt.quantize.scheme import QParams, quantize
 
@@ -76,7 +77,7 @@ class Writer:
 
     def operand(self, node: ir.Node, index: int, array: np.ndarray, params: QParams) -> None:
         """Feed ``node`` from DQ of a constant that an integer kernel reads like an activation."""
-        base = str(node.inputs[index].name)  # type: ignore[union-attr]
+        base = input_name(node, index)
         scale = self.initializer(base, "scale", np.asarray(params.scale, np.float32))
         zero = self.initializer(base, "zero_point", np.asarray(params.zero_point, params.dtype))
         inputs = [self.initializer(base, "quantized", quantize(array, params)), scale, zero]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from edgeopt.report import text
@@ -38,7 +39,7 @@ def limits(found: Mapping[str, Any] | None) -> Grid:
                 str(entry["of"]),
                 Cell(text=f"{sign} {_figure(entry, entry['limit'])}", small=asked),
                 _figure(entry, entry["measured"]),
-                text.between(lambda v, e=entry: _figure(e, v), entry["low"], entry["high"]) or "–",  # type: ignore[misc]
+                text.between(partial(_figure, entry), entry["low"], entry["high"]) or "–",
                 _state(entry),
             )
         )

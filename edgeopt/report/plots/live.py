@@ -42,7 +42,7 @@ def timeline(series: Sequence[Steps], width: int, unit: str, x_label: str) -> Ma
             path += f"V{n(height_at)}H{n(left + (index + 1) * step)}"
         parts.append(f'<path class="area {entry.css}" d="{path}V{n(base)}Z"/>')
         outlines.append(_Outline(left=left, step=step, heights=heights))
-        at = max(range(len(entry.values)), key=lambda k, v=entry.values: v[k], default=0)  # type: ignore[misc]
+        at = max(range(len(entry.values)), key=entry.values.__getitem__, default=0)
         points.append((left + (at + 0.5) * step, heights[at]) if heights else (float(left), base))
     taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in points] + [(0, 0, wide(unit), 16)]
     labels: list[str] = []

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
+from edgeopt.budget import Budget
 from edgeopt.bundle import Bundle
 from edgeopt.errors import ModelError
 from edgeopt.pipeline import Request, build
+from tests.short_sets import NET, short_sets
 from tests.unit.findings import nets
 
 
@@ -19,6 +21,21 @@ def built(folder: Path, proto: onnx.ModelProto, calib: str | None = None, **opti
     path = nets.write(folder / "net.onnx", proto)
     values: dict[str, Any] = {"target": "raspberry-pi-5", "effort": "none", **options}
     return build(Request(model=path, out=folder / "out", calib=calib, **values))
+
+
+def floored(folder: Path) -> Request:
+    """A build of the embedded network whose limit int8 misses, so that it searches; its sets are short."""
+    calib, judge = short_sets(folder / "sets")
+    return Request(
+        model=NET,
+        target="raspberry-pi-5",
+        out=folder / "out",
+        calib=calib,
+        evaluate=judge,
+        effort="none",
+        budget=Budget(min_sqnr_db=43.0),
+        max_float_macs=0.5,
+    )
 
 
 def refused(folder: Path, proto: onnx.ModelProto, match: str, calib: str | None = None, **options: Any) -> ModelError:

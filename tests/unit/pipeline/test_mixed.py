@@ -17,8 +17,8 @@ from edgeopt.bundle import Bundle, read_diary
 from edgeopt.errors import BundleError, CalibrationError, ModelError, QualityError
 from edgeopt.pipeline import Request, build
 from edgeopt.plan import StepResult
-from tests.short_sets import NET, short_sets
-from tests.unit.pipeline.builds import artifact, rand, warnings
+from tests.short_sets import NET
+from tests.unit.pipeline.builds import artifact, floored, rand, warnings
 
 
 def step(found: Bundle, name: str = "mixed-precision") -> StepResult:
@@ -27,18 +27,7 @@ def step(found: Bundle, name: str = "mixed-precision") -> StepResult:
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Bundle]:
-    folder = tmp_path_factory.mktemp("searched")
-    calib, judge = short_sets(folder / "sets")
-    request = Request(
-        model=NET,
-        target="raspberry-pi-5",
-        out=folder / "out",
-        calib=calib,
-        evaluate=judge,
-        effort="none",
-        budget=Budget(min_sqnr_db=43.0),
-        max_float_macs=0.5,
-    )
+    request = floored(tmp_path_factory.mktemp("searched"))
     return request, build(request)
 
 

@@ -21,6 +21,7 @@ from edgeopt.model import Model, digest
 from edgeopt.pipeline import Request, build, data, journal, keys, silent, walk
 from edgeopt.pipeline.journal import Journal, place_of
 from tests.short_sets import NET, short_sets
+from tests.unit.pipeline.builds import floored
 
 
 class Killed(BaseException):
@@ -29,18 +30,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
-    folder = tmp_path_factory.mktemp("resumed")
-    calib, judge = short_sets(folder / "sets")
-    return Request(
-        model=NET,
-        target="raspberry-pi-5",
-        out=folder / "out",
-        calib=calib,
-        evaluate=judge,
-        effort="none",
-        budget=Budget(min_sqnr_db=43.0),
-        max_float_macs=0.5,
-    )
+    return floored(tmp_path_factory.mktemp("resumed"))
 
 
 class Work:
