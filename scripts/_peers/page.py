@@ -21,6 +21,8 @@ HEAD = (
 VERDICT_HEAD = ("network", "build", "wanted", "found", "")
 LICENCES = {"onnxruntime": "MIT", "nncf": "Apache-2.0", "openvino": "Apache-2.0", "onnx": "Apache-2.0"}
 
+MEASURES = {"edgeopt": " (it judges and times all of them too)"}
+
 Json = Mapping[str, Any]
 
 
@@ -122,15 +124,17 @@ def conditions(results: Json) -> str:
     half = "the ten held photos" if results["half"] == "final" else "the ten photos for development"
     where = "the machine is not known: nothing was timed"
     if machine:
-        where = (
-            f"{machine['cpu'] or machine['machine']}, Linux {machine['kernel']}, 1 thread, effort `{results['effort']}`"
-        )
-    names = {"onnxruntime": ("onnxruntime", "onnx"), "nncf": ("nncf", "openvino", "onnxruntime")}
+        where = f"{machine['cpu'] or machine['machine']}, {machine['kernel']}, 1 thread, effort `{results['effort']}`"
+    names = {
+        "onnxruntime": ("onnxruntime", "onnx"),
+        "nncf": ("nncf", "openvino", "onnxruntime"),
+        "edgeopt": ("onnxruntime", "openvino"),
+    }
     said = []
     for name, packages in names.items():
         pins = environments.versions(name)
         listed = ", ".join(f"{p} {pins[p]} ({LICENCES[p]})" for p in packages)
-        said.append(f"`scripts/_peers/{name}.txt`: {listed}")
+        said.append(f"`scripts/_peers/{name}.txt`{MEASURES.get(name, '')}: {listed}")
     return f"{where}. EfficientNet-Lite0 and SqueezeNet are judged on {half}. " + "; ".join(said) + "."
 
 
