@@ -169,7 +169,7 @@ def account(bundle: Path) -> Json:
         "ships": shipped["precision"],
         "path": str(bundle / chosen["path"]),
         "float": str(bundle / plain["path"]),
-        "bytes": size(bundle / chosen["path"]),
+        "bytes": chosen["bytes"],
         "options": {**contract.options, **native},
         "step_seconds": kinds,
         "warnings": list(report["verdict"]["warnings"]),

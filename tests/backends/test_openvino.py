@@ -93,6 +93,39 @@ def test_the_ir_holds_no_trace_of_the_build(tmp_path: Path) -> None:
     assert sum(sizes) == 16 * 4 + 16 * 16 * 9 + 12 * 16
 
 
+@pytest.mark.parametrize(
+    ("kind", "bounds", "scale", "zero", "stays"),
+    [
+        ("Clip", (0.0, 6.0), 6 / 255, 0, False),
+        ("Clip", (0.0, 6.0), 6.01 / 255, 0, False),  # 6 is still the last integer
+        ("Clip", (0.0, 6.0), 6.02 / 255, 0, True),
+        ("Clip", (-1.0, 1.0), 2.02 / 255, 128, True),  # the grid begins more than half a step below -1
+        ("Clip", (-1.0, 1.0), 1.98 / 255, 128, False),
+        ("Relu", (0.0, np.inf), 0.02, 0, False),
+        ("Relu", (0.0, np.inf), 0.02, 3, True),
+    ],
+)
+def test_a_clip_goes_where_saturation_does_the_same(
+    kind: str, bounds: tuple[float, float], scale: float, zero: int, stays: bool, tmp_path: Path
+) -> None:
+    arrays = {
+        "low": np.array(bounds[0], np.float32),
+        "high": np.array(bounds[1], np.float32),
+        "s": np.array(scale, np.float32),
+        "z": np.array(zero, np.uint8),
+    }
+    clip = helper.make_node(kind, ["x", "low", "high"] if kind == "Clip" else ["x"], ["c"], name="c")
+    pair = [networks.op("QuantizeLinear", ["c", "s", "z"], "q"), networks.op("DequantizeLinear", ["q", "s", "z"], "y")]
+    model = networks.wrap([clip, *pair], arrays)
+    made = backend.lower(model, TARGET, tmp_path / "q.onnx", precision="int8")
+    kinds = {layer.get("type") for layer in ET.fromstring(made.path.read_text()).iter("layer")}
+    assert bool(kinds & {"Clamp", "ReLU", "Minimum", "Maximum"}) is stays
+    feeds = {"x": np.linspace(-8, 8, 4 * 8 * 8, dtype=np.float32).reshape(1, 4, 8, 8)}
+    np.testing.assert_allclose(
+        backend.interpreter(made.path).run(feeds)["y"], Interpreter(model).run(feeds)["y"], atol=1e-5
+    )
+
+
 def test_stored_weights_lie_in_rows(tmp_path: Path) -> None:
     model = networks.case("MatMul", relu=True)
     calibrated = calibrate(model, backend.TABLE, TARGET.int8, iter(networks.samples()))

@@ -30,7 +30,7 @@ from edgeopt.backends.onnxruntime.arena import Arena, Chunk
 from edgeopt.backends.onnxruntime.packing import blocked_weight, packed
 from edgeopt.backends.onnxruntime.schedule import Place, Schedule, Step, schedule
 from edgeopt.backends.shapes import shaped
-from edgeopt.memory import Predicted, Sizes
+from edgeopt.memory import Predicted, Sizes, footprint
 from edgeopt.memory.heap import Block, Heap
 from edgeopt.model import Model
 from edgeopt.target import Target
@@ -61,6 +61,9 @@ SMALL = 128
 PIN = 256
 """Bytes of the small objects that lie between two constants, and stay."""
 
+LARGEST = 64 << 30
+"""Bytes of constants and tensors from which on nothing is simulated page by page: the sum alone says enough."""
+
 
 def predict(model: Model, target: Target, options: Mapping[str, str], *, quantized: bool) -> Predicted:
     """What the runtime needs for a model in the form that ``lower`` is given; nothing is run.
@@ -70,6 +73,15 @@ def predict(model: Model, target: Target, options: Mapping[str, str], *, quantiz
         quantized: means nothing here: the pairs in the graph say what runs in integers.
     """
     model = shaped(model)
+    whole = footprint(model)
+    if whole.weight_bytes + (whole.peak_activation_bytes or 0) > LARGEST:
+        return Predicted(
+            weights=whole.weight_bytes,
+            packed=0,
+            activations=whole.peak_activation_bytes,
+            overhead=0,
+            assumed=whole.assumed,
+        )
     small = options.get("heap") == "small"
     heap = Heap(LARGE, fixed=True) if small else Heap(THRESHOLD)
     arena = Arena(heap, grows=options.get("arena") != "off")

@@ -1,13 +1,16 @@
 """From a graph with Q/DQ pairs to OpenVINO's model, with the quantization in the form that its plugin was made for.
 
     DequantizeLinear(QuantizeLinear(x, s, z), s, z)    ->  FakeQuantize(x, s (q_min - z), s (q_max - z), 256 levels)
+    QuantizeLinear(Clip(x, a, b), s, z)                ->  QuantizeLinear(x, s, z)    where its ends lie in [a, b]
     DequantizeLinear(W_q, s_w, z)                      ->  Multiply(Subtract(Convert(W_q), Convert(z)), s_w)
     MatMul(x, W)                                       ->  MatMul(x, W^T, transpose_b)  for stored weights
 
 FakeQuantize rounds ``(x - low) / (high - low) * 255`` to a whole number and clips it: the same grid, and the same
-values but for a rounding of the scale. The Subtract goes where z is 0. Everything else that is constant is folded; left
-alone, the importer's shape arithmetic would be done at every load, and is most of the text. The plugin multiplies by
-rows, and turns over stored weights that lie in columns when it has loaded them.
+values but for a rounding of the scale. A Clip or Relu before it, if its ends are beyond those of the grid or less than
+half a step within, does what saturation does; the plugin would run both ends as operators of their own. The Subtract
+goes where z is 0. Everything else that is constant is folded; left alone, the importer's shape arithmetic would be done
+at every load, and is most of the text. The plugin multiplies by rows, and turns over stored weights that lie in columns
+when it has loaded them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import onnx_ir as ir
 from edgeopt.backends.openvino.runtime import import_openvino, refuse_libraries, version
 from edgeopt.errors import ModelError
 from edgeopt.model import Model, save
+from edgeopt.quantize.placement import limits
 from runtime_bench.runners.openvino import sentence
 
 MARK = re.compile(r"^@(\d+)@")
@@ -50,6 +54,8 @@ def convert(model: Model) -> Any:
     nodes = list(marked.nodes())
     for number, node in enumerate(nodes):
         node.name = f"@{number}@"
+    for node in nodes:
+        _saturate(node)
     with tempfile.TemporaryDirectory(prefix="edgeopt-") as folder:
         path = Path(folder) / "model.onnx"
         save(marked, path, external_data=True)
@@ -66,6 +72,24 @@ def convert(model: Model) -> Any:
         if not any(op.get_type_name() in _BODIES for op in converted.get_ops()):
             _fold(ov, converted, weights)
     return converted
+
+
+def _saturate(node: ir.Node) -> None:
+    """Let QuantizeLinear read what a Clip or Relu reads, where that changes no integer."""
+    value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
+    clip = None if value is None else value.producer()
+    if value is None or clip is None or clip.op_type not in ("Relu", "Clip") or clip.domain or clip.graph is None:
+        return
+    bounds, scale, zero = limits(clip), _constant(node, 1), _constant(node, 2)
+    type = node.outputs[0].dtype
+    if bounds is None or scale is None or scale.size != 1 or zero is None or type not in _LIMITS:
+        return
+    if value.is_graph_output() or len(value.uses()) != 1 or clip.graph is not node.graph:
+        return
+    step, (least, most) = float(scale.reshape(())), (q - int(zero.reshape(())) for q in _LIMITS[type])
+    if bounds[0] < step * (least + 0.5) and bounds[1] > step * (most - 0.5):
+        node.replace_input_with(0, clip.inputs[0])
+        clip.graph.remove(clip, safe=True)
 
 
 def _without_marks(text: str, model: Model) -> str:

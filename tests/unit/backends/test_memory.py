@@ -147,6 +147,15 @@ def test_activations_grow_with_batch_and_resolution_and_weights_do_not(backend: 
     assert larger.activations > 3 * one.activations
 
 
+def test_what_no_machine_holds_is_summed_and_not_simulated(target: Target) -> None:
+    """A shape in a file, or on the command line, costs nothing here."""
+    model = shaped(wide(batch="N"), {"x": (10**9, 3, 112, 112)})
+    found = onnxruntime.predict(model, target, {}, quantized=False)
+    assert found.activations is not None
+    assert found.activations >= 2 * 64 * 112 * 112 * 4 * 10**9
+    assert found.overhead == 0
+
+
 def test_the_peak_names_its_operator(target: Target) -> None:
     model = wide()
     names = [node.name for node in model.graph if node.op_type == "Conv"]
