@@ -7,7 +7,8 @@ A node of version v, with operand types t, runs when the release has a kernel ``
    is not.
 2. An operator without a kernel that onnx spells out by smaller ones runs for types with which the release loads every
    test model of onnx; where it loads some of them, the table does not tell.
-3. A kernel of LSTM, GRU or RNN refuses ``layout = 1`` when the file is loaded.
+3. A kernel of LSTM, GRU or RNN refuses ``layout = 1`` when the file is loaded; one of RotaryEmbedding refuses
+   ``rotary_embedding_dim`` without ``num_heads`` up to ``HEADS``.
 
 A release between two of the table is judged by the older one.
 """
@@ -31,6 +32,9 @@ from edgeopt.target import Target
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _WITHOUT_KERNEL = frozenset({"Constant"})  # stored tensors before kernels are looked for
 _BATCH_FIRST = frozenset({"LSTM", "GRU", "RNN"})
+
+HEADS = "1.23.2"
+"""The last release of the table whose RotaryEmbedding wants to know the heads of a tensor that has an axis for them."""
 
 Places = dict[str, str | None]
 
@@ -91,6 +95,11 @@ def _reason(node: ir.Node, imports: dict[str, int], place: int, *, known_library
     if node.op_type in _BATCH_FIRST and node.attributes.get_int("layout", 0) == 1:
         why, change = "its kernel does not take layout = 1", "Export it with the sequence first, layout = 0."
         return Missing(operator=name, opset=since, why=why, change=change)
+    if name == "RotaryEmbedding" and place <= table()["releases"].index(HEADS):
+        given = {key: node.attributes.get_int(key, 0) for key in ("rotary_embedding_dim", "num_heads")}
+        if given["rotary_embedding_dim"] > 0 and given["num_heads"] == 0 and _runs(name, since, places, place):
+            why, change = "its kernel wants num_heads beside rotary_embedding_dim", "Export it with num_heads."
+            return Missing(operator=name, opset=since, why=why, change=change)
     if _runs(name, since, places, place):
         return None
     return _explained(name, since, places, place)

@@ -126,6 +126,18 @@ def test_batch_first_recurrence_is_refused_as_the_runtime_does() -> None:
     assert loads(made)
 
 
+def test_a_part_of_the_heads_is_turned_by_newer_releases_alone() -> None:
+    shapes = {"x": [2, 4, 3, 8], "c": [50, 2], "s": [50, 2]}
+    values = [helper.make_tensor_value_info(name, F, shape) for name, shape in shapes.items()]
+    values.append(helper.make_tensor_value_info("p", TensorProto.INT64, [2, 3]))
+    for given, runs in (({}, True), ({"rotary_embedding_dim": 4}, False)):
+        node = helper.make_node("RotaryEmbedding", ["x", "c", "s", "p"], ["y"], **given)
+        graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", F, None)])
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+        assert (kernels.missing(model(made), "1.23.2") == ()) is runs
+        assert kernels.missing(model(made), "1.32.0") == ()
+
+
 def test_a_node_in_a_branch_is_seen() -> None:
     inner = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["b"], name="deep")],
